@@ -1,0 +1,117 @@
+"""base x scale x factors to arms: each a complete Run, apart from the others in its levels only."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paribus.errors import SpecError
+from paribus.project import Project
+from paribus.spec.experiment import Experiment, Factor, Patch
+from paribus.spec.load import apply, build, suggest
+from paribus.spec.run import Run
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One combination of levels. `run` is complete but for the seed, which is 0."""
+
+    label: str
+    levels: Mapping[str, str]
+    run: Run
+    baseline: bool
+
+
+def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] | None = None) -> list[Arm]:
+    """The arms of experiment `name` at `scale`, the baseline first. `overrides` (path to value) apply to every arm."""
+    experiment = project.experiments.get(name)
+    where = str(project.experiments.path(name))
+    factors = {factor: project.factors.get(factor, where) for factor in experiment.factors}
+    chosen = {factor: _levels(experiment, factor, factors[factor], where) for factor in factors}
+    baseline = {factor: _baseline(experiment, factor, factors[factor], chosen[factor], where) for factor in factors}
+    for what, given in (("levels", experiment.levels), ("baseline", experiment.baseline)):
+        for factor in given:
+            if factor not in factors:
+                raise SpecError(f"{where}: {what}.{factor}: not a factor of this experiment" + suggest(factor, factors))
+    _refuse_overrides_of_factors(factors, {**experiment.set, **(overrides or {})}, where)
+
+    common = _common(project, experiment, scale, where)
+    if overrides:
+        apply(common, overrides, "--set")
+    found = []
+    for levels in _combinations(experiment.design, chosen, baseline):
+        data = _copy(common)
+        for factor, level in levels.items():
+            apply(data, factors[factor].levels[level], f"{project.factors.path(factor)}: levels.{level}")
+        label = _label(levels, baseline, experiment.design)
+        run = build(Run, data, f"{where} (scale {scale}, arm {label})")
+        found.append(Arm(label, levels, project.pinned(run), levels == baseline))
+    return found
+
+
+def _common(project: Project, experiment: Experiment, scale: str, where: str) -> dict[str, Any]:
+    """The plain data every arm starts from: base, scale, the experiment's own settings."""
+    base = project.bases.get(experiment.base, where)
+    preset = project.scales.get(scale)
+    base_path, scale_path = project.bases.path(experiment.base), project.scales.path(scale)
+    data: dict[str, Any] = build(Run, base.run, f"{base_path}: run").model_dump()
+    apply(data, preset.set, f"{scale_path}: set")
+    apply(data, preset.bases.get(experiment.base, {}), f"{scale_path}: bases.{experiment.base}")
+    apply(data, experiment.set, f"{where}: set")
+    data["evaluation"]["tasks"] = [project.task(task, where).model_dump() for task in experiment.tasks]
+    return data
+
+
+def _levels(experiment: Experiment, name: str, factor: Factor, where: str) -> Sequence[str]:
+    wanted = experiment.levels.get(name) or tuple(factor.levels)
+    for level in wanted:
+        if level not in factor.levels:
+            raise SpecError(f"{where}: levels.{name}: no level {level!r}" + suggest(level, factor.levels))
+    if len(set(wanted)) < len(wanted):
+        raise SpecError(f"{where}: levels.{name}: a level is named twice: {', '.join(wanted)}")
+    return wanted
+
+
+def _baseline(experiment: Experiment, name: str, factor: Factor, levels: Sequence[str], where: str) -> str:
+    level = experiment.baseline.get(name, factor.base)
+    if level not in levels:
+        raise SpecError(f"{where}: baseline.{name}: {level!r} is not among the levels that run: {', '.join(levels)}")
+    return level
+
+
+def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch, where: str) -> None:
+    """An override of what a factor varies would undo the ablation in silence."""
+    for path in overrides:
+        for name, factor in factors.items():
+            for varied in {key for level in factor.levels.values() for key in level}:
+                if (path + ".").startswith(varied + ".") or (varied + ".").startswith(path + "."):
+                    raise SpecError(
+                        f"{where}: cannot set {path}: the factor {name} varies {varied}; "
+                        f"choose its levels with `levels: {{{name}: [...]}}` instead"
+                    )
+
+
+def _combinations(design: str, levels: Mapping[str, Sequence[str]], baseline: Mapping[str, str]) -> list[dict[str, str]]:
+    """Every arm's levels, the baseline first."""
+    if design == "full":
+        product = [dict(zip(levels, combination, strict=True)) for combination in itertools.product(*levels.values())]
+        return sorted(product, key=lambda arm: arm != baseline)
+    departures = [
+        {**baseline, factor: level} for factor in levels for level in levels[factor] if level != baseline[factor]
+    ]
+    return [dict(baseline), *departures]
+
+
+def _label(levels: Mapping[str, str], baseline: Mapping[str, str], design: str) -> str:
+    """The level for one factor; else factor=level for what departs from the baseline, or 'baseline'."""
+    if len(levels) == 1:
+        return next(iter(levels.values()))
+    departing = {factor: level for factor, level in levels.items() if design == "full" or level != baseline[factor]}
+    return ", ".join(f"{factor}={level}" for factor, level in departing.items()) or "baseline"
+
+
+def _copy(data: Any) -> Any:
+    """A deep copy of plain data."""
+    if isinstance(data, dict):
+        return {key: _copy(value) for key, value in data.items()}
+    return [_copy(value) for value in data] if isinstance(data, list | tuple) else data

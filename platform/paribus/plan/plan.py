@@ -1,0 +1,110 @@
+"""The plan of an experiment: its runs, their stages, what is shared; and why a stage is new."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paribus.plan.arms import Arm, arms
+from paribus.plan.stages import VERSIONS, Stage, Stages
+from paribus.project import Project
+from paribus.spec.base import digest
+from paribus.spec.experiment import Experiment
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """One arm at one seed. `key` is the run's own hash: the digest of its stages' keys."""
+
+    arm: Arm
+    seed: int
+    key: str
+    stages: list[Stage]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything an experiment asks for at one scale."""
+
+    name: str
+    """experiment@scale: also the Optuna study and the MLflow experiment."""
+    experiment_name: str
+    experiment: Experiment
+    scale: str
+    overrides: Mapping[str, Any]
+    arms: list[Arm]
+    seeds: int
+    runs: list[PlannedRun] = field(repr=False)
+
+    @property
+    def baseline(self) -> Arm:
+        """The arm the others are compared with."""
+        return self.arms[0]
+
+    def stages(self) -> Iterator[Stage]:
+        """Each stage once, in an order in which inputs come first."""
+        seen: set[str] = set()
+        for run in self.runs:
+            for stage in run.stages:
+                if stage.key not in seen:
+                    seen.add(stage.key)
+                    yield stage
+
+
+def plan(
+    project: Project, name: str, scale: str, seeds: int | None = None, overrides: Mapping[str, Any] | None = None
+) -> Plan:
+    """The plan of experiment `name` at `scale`; `seeds` replaces the experiment's own number."""
+    experiment = project.experiments.get(name)
+    count = seeds or experiment.seeds
+    found = arms(project, name, scale, overrides)
+    makers = [Stages(arm.run) for arm in found]
+    # Seed by seed, so that a queue worked in this order has every arm once before any arm twice.
+    runs = []
+    for seed in range(count):
+        for arm, maker in zip(found, makers, strict=True):
+            stages = maker.at(seed)
+            runs.append(PlannedRun(arm, seed, f"run-{digest(','.join(stage.key for stage in stages))}", stages))
+    return Plan(f"{name}@{scale}", name, experiment, scale, overrides or {}, found, count, runs)
+
+
+def why(stage: Stage, finished: Iterable[Mapping[str, Any]]) -> list[str]:
+    """What sets `stage` apart from the nearest finished stage of its kind (`finished`: what stage.json files say)."""
+    told = flatten(stage.spec.model_dump(mode="json"))
+    told["seed"] = stage.seed
+    nearest: tuple[list[str], str] | None = None
+    for other in finished:
+        if other["kind"] != stage.kind:
+            continue
+        before = flatten(other["spec"])
+        before["seed"] = other["seed"]
+        lines = [
+            f"{path}: {before.get(path, 'absent')} -> {told.get(path, 'absent')}"
+            for path in sorted(told.keys() | before.keys())
+            if told.get(path) != before.get(path)
+        ]
+        if other["version"] != VERSIONS[stage.kind]:
+            lines.append(f"version of the {stage.kind} code: {other['version']} -> {VERSIONS[stage.kind]}")
+        lines += [
+            f"input {role}: {other['inputs'].get(role, 'absent')} -> {key}"
+            for role, key in stage.inputs.items()
+            if other["inputs"].get(role) != key
+        ]
+        if nearest is None or len(lines) < len(nearest[0]):
+            nearest = lines, other["key"]
+    if nearest is None:
+        return [f"no {stage.kind} is finished yet"]
+    return [f"nearest finished stage: {nearest[1]}", *nearest[0]]
+
+
+def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested plain data as dotted path to scalar."""
+    if isinstance(data, dict):
+        pairs = data.items()
+    elif isinstance(data, list | tuple):
+        pairs = ((str(index), item) for index, item in enumerate(data))
+    else:
+        return {prefix: data}
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        found |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return found

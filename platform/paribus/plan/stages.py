@@ -1,0 +1,122 @@
+"""A run to its stages: steps with a content key, each handed only the slice it reads.
+
+    corpus -> vocabulary -> pack -> pretrain -> evaluate
+      \\-> task ----------------------\\-> finetune (one a task, learning rate and restart)
+
+Equal keys are equal work, so arms, seeds, experiments and users share stages without asking.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from paribus.spec.base import Spec, canonical, digest
+from paribus.spec.model import Encoder
+from paribus.spec.objective import Objective
+from paribus.spec.optim import Budget, Optimizer, Schedule
+from paribus.spec.run import HeldOut, Run
+from paribus.spec.task import Built, Task
+
+# Raise a number when the same spec gives other results; old stages then stay behind, unused.
+VERSIONS = {"corpus": 1, "vocabulary": 1, "pack": 1, "pretrain": 1, "evaluate": 1, "task": 1, "finetune": 1}
+
+
+class Pretraining(Spec):
+    """What a pretraining reads, but for its seed."""
+
+    objective: Objective
+    encoder: Encoder
+    optimizer: Optimizer
+    schedule: Schedule
+    budget: Budget
+    precision: Literal["fp32", "bf16"]
+
+
+class TaskTuning(Spec):
+    """What one fine-tuning reads, but for the run's seed."""
+
+    task: Task
+    lr: float
+    restart: int
+    """Which of the restarts from the same pretrained encoder."""
+    epochs: int
+    batch_items: int
+    warmup: float
+    weight_decay: float
+    dropout: float
+    length: int
+    precision: Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A step of a run. `inputs` maps what a stage calls its input (a kind) to that stage's key."""
+
+    kind: str
+    key: str
+    spec: Spec
+    seed: int | None
+    inputs: Mapping[str, str]
+
+
+def make(kind: str, spec: Spec, inputs: Mapping[str, str], seed: int | None = None) -> Stage:
+    """A stage and its key: what it is, what it was told, what it was fed. Never a name."""
+    fed = ",".join(f"{role}={key}" for role, key in inputs.items())
+    return Stage(kind, f"{kind}-{digest(f'{VERSIONS[kind]}|{canonical(spec)}|{seed}|{fed}')}", spec, seed, inputs)
+
+
+class Stages:
+    """The stages of one arm. What does not depend on the seed is made once."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @cached_property
+    def data(self) -> list[Stage]:
+        """corpus, vocabulary, pack."""
+        corpus = make("corpus", self.run.corpus, {})
+        vocabulary = make("vocabulary", self.run.tokenizer, {"corpus": corpus.key})
+        pack = make("pack", self.run.packing, {"corpus": corpus.key, "vocabulary": vocabulary.key})
+        return [corpus, vocabulary, pack]
+
+    @cached_property
+    def tasks(self) -> list[Stage]:
+        """One a task; a built task is fed the corpus, a task in a folder carries its own checksum."""
+        corpus = self.data[0].key
+        return [
+            make("task", task, {"corpus": corpus} if isinstance(task.data, Built) else {})
+            for task in self.run.evaluation.tasks
+        ]
+
+    @cached_property
+    def _pretraining(self) -> Pretraining:
+        names = ("objective", "encoder", "optimizer", "schedule", "budget", "precision")
+        return Pretraining(**{name: getattr(self.run, name) for name in names})
+
+    @cached_property
+    def _tunings(self) -> list[tuple[Stage, TaskTuning]]:
+        recipe = self.run.finetuning
+        shared = recipe.model_dump(exclude={"learning_rates", "seeds"})
+        return [
+            (stage, TaskTuning(task=task, lr=lr, restart=restart, precision=self.run.precision, **shared))
+            for stage, task in zip(self.tasks, self.run.evaluation.tasks, strict=True)
+            for lr in recipe.learning_rates
+            for restart in range(recipe.seeds)
+        ]
+
+    @cached_property
+    def _held_out(self) -> HeldOut:
+        return self.run.evaluation.held_out
+
+    def at(self, seed: int) -> list[Stage]:
+        """Every stage of the run at `seed`, each after its inputs."""
+        _, vocabulary, pack = self.data
+        fed = {"pack": pack.key, "vocabulary": vocabulary.key}
+        pretrain = make("pretrain", self._pretraining, fed, seed)
+        evaluate = make("evaluate", self._held_out, {"pretrain": pretrain.key, **fed})
+        finetune = [
+            make("finetune", tuning, {"pretrain": pretrain.key, "vocabulary": vocabulary.key, "task": task.key}, seed)
+            for task, tuning in self._tunings
+        ]
+        return [*self.data, pretrain, evaluate, *self.tasks, *finetune]

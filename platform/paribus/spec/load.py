@@ -1,0 +1,159 @@
+"""YAML to Spec. Every error names the file, the key, what was found and what would be accepted."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from paribus.errors import SpecError
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 with two repairs: 1e-4 is a number, and a key said twice is an error."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if key in seen:
+                raise yaml.MarkedYAMLError(problem=f"key {key!r} is given twice", problem_mark=key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?([0-9][0-9_]*)(\.[0-9_]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def suggest(name: str, choices: Iterable[str]) -> str:
+    """' (did you mean X?)' where something close exists, else the choices, else nothing."""
+    choices = list(choices)
+    near = difflib.get_close_matches(name, choices, n=1)
+    if near:
+        return f" (did you mean {near[0]}?)"
+    return f"; there is {', '.join(sorted(choices))}" if choices else ""
+
+
+def read_text(path: Path) -> str:
+    """The text of a small file that a user wrote."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path}: not UTF-8 (byte {error.start}: 0x{error.object[error.start]:02x})") from None
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def parse(text: str, where: str) -> Any:
+    """The data in a YAML text."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SpecError(f"{where}{line}: {error.problem or 'not YAML'}") from None
+    except yaml.YAMLError as error:
+        raise SpecError(f"{where}: not YAML ({error})") from None
+
+
+def load(model: type[S], path: Path) -> S:
+    """The YAML file at `path` as a `model`."""
+    return build(model, parse(read_text(path), str(path)), str(path))
+
+
+def build(model: type[S], data: Any, where: str) -> S:
+    """`data` as a `model`; `where` is what errors call it."""
+    if not isinstance(data, dict):
+        raise SpecError(f"{where}: expected keys and values, found {_show(data)}")
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise SpecError(_explain(error.errors(include_url=False), model, where)) from None
+
+
+def _show(value: Any) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _explain(errors: list[Any], model: type[BaseModel], where: str) -> str:
+    """The first error in one line, the rest counted."""
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return _line(_first(errors), model, where, "") + more
+
+
+def _first(errors: list[Any]) -> Any:
+    """A misspelt key explains the missing one it stands for, so it comes first."""
+    return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
+
+
+def _line(error: Any, model: type[BaseModel], where: str, prefix: str) -> str:
+    path = [str(part) for part in error["loc"]]
+    context = error.get("ctx", {})
+    if error["type"] == "nested":
+        return _line(_first(context["errors"]), context["model"], where, ".".join(filter(None, [prefix, *path])))
+    if error["type"] == "choices":
+        key = ".".join(filter(None, [prefix, *path, context["at"]]))
+        choices = ", ".join(repr(choice) for choice in context["choices"])
+        found = _show(context["found"])
+        near = difflib.get_close_matches(str(context["found"]), context["choices"], n=1)
+        return f"{where}: {key}: found {found}, expected one of {choices}" + (
+            f" (did you mean {near[0]}?)" if near else ""
+        )
+    key = ".".join(filter(None, [prefix, *path]))
+    if error["type"] == "extra_forbidden":
+        fields = _fields(model, error["loc"][:-1])
+        return f"{where}: {key}: no such key" + suggest(path[-1], fields)
+    if error["type"] == "missing":
+        return f"{where}: {key}: missing; it must be given"
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "value_error":
+        return f"{where}: {key + ': ' if key else ''}{message}"
+    return f"{where}: {key}: found {_show(error['input'])}, but {message[0].lower()}{message[1:]}"
+
+
+def _fields(model: type[BaseModel], path: Iterable[Any]) -> list[str]:
+    """The field names of the model at `path` below `model` (as far as the path can be followed)."""
+    current: Any = model
+    for part in path:
+        field = getattr(current, "model_fields", {}).get(part)
+        if field is None:
+            return []
+        current = field.annotation
+    return list(getattr(current, "model_fields", {}))
+
+
+def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set a dotted `path` of the plain data of a Run in place; a key that is not there is an error."""
+    *parents, last = path.split(".")
+    here: Any = data
+    for depth, part in enumerate([*parents, last]):
+        if not isinstance(here, dict) or part not in here:
+            inside = ".".join([*parents, last][:depth])
+            kind = f" for kind {here['kind']!r}" if isinstance(here, dict) and "kind" in here else ""
+            choices = here if isinstance(here, dict) else ()
+            raise SpecError(f"{where}: {path}: no such key{kind} in {inside or 'a run'}" + suggest(part, choices))
+        if depth < len(parents):
+            here = here[part]
+    here[last] = value
+
+
+def apply(data: dict[str, Any], patch: Mapping[str, Any], where: str) -> None:
+    """Apply a patch (dotted path to value) to the plain data of a Run in place."""
+    for path, value in patch.items():
+        set_path(data, path, value, where)
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`optimizer.lr=3e-4` as its path and value, the value read as YAML."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise SpecError(f"--set {text}: expected path=value, for example optimizer.lr=3e-4")
+    return path.strip(), parse(value, f"--set {text}")

@@ -1,0 +1,83 @@
+"""Run: one arm at one seed, complete. Runtime: the machine, never hashed."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from paribus.spec.base import Spec
+from paribus.spec.data import Corpus, Packing, SegmentPairs, Tokenizer
+from paribus.spec.model import Absolute, Encoder
+from paribus.spec.objective import Mlm, Objective
+from paribus.spec.optim import Budget, Optimizer, Schedule
+from paribus.spec.task import FineTuning, Task
+
+
+class HeldOut(Spec):
+    """Masked-LM loss on held-out documents: 15 % masked, all by [MASK], the same places for every arm and seed."""
+
+    rate: float = Field(0.15, gt=0, lt=1)
+
+
+class Evaluation(Spec):
+    """What is measured after pretraining."""
+
+    held_out: HeldOut = HeldOut()
+    tasks: tuple[Task, ...] = ()
+
+
+class Run(Spec):
+    """Everything that decides the numbers of one run."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    packing: Packing
+    objective: Objective
+    encoder: Encoder
+    optimizer: Optimizer
+    schedule: Schedule
+    budget: Budget
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: autocast; parameters and optimizer state stay in fp32."""
+    finetuning: FineTuning = FineTuning()
+    evaluation: Evaluation = Evaluation()
+    seed: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Run":
+        position = self.encoder.position
+        if isinstance(position, Absolute):
+            for name, length in (("packing", self.packing.length), ("finetuning", self.finetuning.length)):
+                if length > position.max_length:
+                    raise ValueError(
+                        f"{name}.length must be at most encoder.position.max_length, "
+                        f"found {length} and {position.max_length}"
+                    )
+        if isinstance(self.objective, Mlm) and self.objective.sentence != "none":
+            wanted = {"nsp": "random-document", "sop": "swapped"}[self.objective.sentence]
+            if not isinstance(self.packing, SegmentPairs) or self.packing.negatives != wanted:
+                raise ValueError(
+                    f"objective.sentence {self.objective.sentence!r} needs packing "
+                    f"{{kind: segment-pairs, negatives: {wanted}}}, found {self.packing.model_dump()}"
+                )
+            if self.encoder.segments < 2:
+                raise ValueError("objective.sentence needs encoder.segments: 2, found " + str(self.encoder.segments))
+        return self
+
+
+class Runtime(BaseModel):
+    """The machine. Nothing here may move a number beyond rounding, and nothing here is hashed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    device: str = "auto"
+    """auto takes a GPU where there is one; or cpu, cuda, cuda:1."""
+    threads: int = Field(1, ge=1)
+    """CPU threads a worker. Fixed whatever the number of workers, so results are the same bit for bit."""
+    micro_batch_rows: int | None = Field(None, ge=1)
+    """Rows through the network at once; null takes the whole batch on a CPU and 64k tokens on a GPU."""
+    checkpoint_seconds: float = Field(60.0, ge=0)
+    """Time between checkpoints of a pretraining."""
+    lease_seconds: float = Field(60.0, gt=0)
+    """A worker on another machine that has not been heard of for this long has lost its work to the next one."""
+    compile: bool = False
+    """torch.compile the encoder."""

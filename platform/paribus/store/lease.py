@@ -1,0 +1,116 @@
+"""Who is working on what: a lease is a small file with a heartbeat.
+
+A lease is stale when its process is gone (seen at once on the same host) or its heartbeat is older than the grace
+time (another host, or a process that was stopped). Claims, takeovers and commits happen under one flock, so exactly one
+worker wins; a worker that lost its lease while asleep finds out before it can commit.
+"""
+
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from paribus.errors import LostLease
+
+
+
+
+def _me() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[None]:
+    """Hold the file lock at `path`; the kernel frees it when the holder dies."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o666)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Lease:
+    """A claim on `name`, kept alive by a thread until released."""
+
+    def __init__(self, folder: Path, name: str, grace_seconds: float) -> None:
+        self.name = name
+        self._path = folder / f"{name}.json"
+        self._lock = folder / ".lock"
+        self._grace = grace_seconds
+        self._owner = uuid.uuid4().hex
+        self._stop = threading.Event()
+
+    def acquire(self) -> bool:
+        """Take the lease if nobody holds it or its holder is gone."""
+        with exclusive(self._lock):
+            if is_live(self._path, self._grace):
+                return False
+            temporary = self._path.with_suffix(f".{self._owner}")
+            temporary.write_text(json.dumps({"owner": self._owner, **_me()}))
+            temporary.replace(self._path)
+        threading.Thread(target=self._beat, daemon=True, name=f"lease {self.name}").start()
+        return True
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._grace / 4):
+            if self._is_mine():
+                try:
+                    os.utime(self._path)
+                except OSError:
+                    pass  # gone or unreachable: `check` will tell before anything is committed
+
+    def _is_mine(self) -> bool:
+        try:
+            return bool(json.loads(self._path.read_text())["owner"] == self._owner)
+        except (OSError, ValueError, KeyError):
+            return False
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Do something only this lease's holder may do; nobody can take the lease over meanwhile."""
+        with exclusive(self._lock):
+            if not self._is_mine():
+                raise LostLease(f"{self.name}: another worker took this over; this result is dropped")
+            yield
+
+    def release(self) -> None:
+        """Give the lease up; harmless if it was lost."""
+        self._stop.set()
+        with exclusive(self._lock):
+            if self._is_mine():
+                self._path.unlink(missing_ok=True)
+
+
+def holder(path: Path) -> dict[str, Any] | None:
+    """Who holds the lease at `path`, or None. Adds `silent_seconds`, the time since the last heartbeat."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        found["silent_seconds"] = time.time() - path.stat().st_mtime
+        return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return None  # torn by a power cut: as good as none, since leases are written by rename
+
+
+def is_live(path: Path, grace_seconds: float) -> bool:
+    """Whether somebody holds the lease at `path` and is alive."""
+    found = holder(path)
+    if found is None or found["silent_seconds"] > grace_seconds:
+        return False
+    if found["host"] != socket.gethostname():
+        return True
+    try:
+        return abs(psutil.Process(found["pid"]).create_time() - found["started"]) < 1.0
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,304 @@
+"""The store: one finished folder a key.
+
+    format.json              the version of this layout
+    stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
+    doing/KEY/               a stage in progress: out/ becomes stages/KEY, scratch/ holds checkpoints and curves
+    leases/NAME.json         who works on a stage or a run
+    runs/RUN.json            the resolved spec of every run that was ever queued
+    provenance/DIGEST.json   commit, diff and package versions, once for all stages they apply to
+    corrupt/                 stages that failed their checksum, set aside
+
+Finished is a rename: a folder gets its name when all of it is written and synced, so resume, dedupe and "is it there?"
+are one question.  A crash, a torn write or a full disk leaves at most a folder in doing/.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from paribus.errors import Corrupt, StoreError
+from paribus.plan.stages import VERSIONS, Stage
+from paribus.store.lease import Lease, holder, is_live
+
+FORMAT = 1
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+@contextmanager
+def writing(root: Path) -> Iterator[None]:
+    """Turn what a full or read-only disk raises into an error that says so."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StoreError(f"{root}: no space left on the disk; free some and start again, nothing is lost") from error
+        if error.errno in _READ_ONLY:
+            raise StoreError(f"{root}: cannot be written ({error.strerror}); set PARIBUS_STORE to another folder") from error
+        raise
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _checksum(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+class Store:
+    """Finished stages by key. `lease_seconds` is the grace time after which a silent worker elsewhere is given up."""
+
+    def __init__(self, root: Path, lease_seconds: float = 60.0) -> None:
+        self.root = root
+        self.lease_seconds = lease_seconds
+        self._verified: set[str] = set()
+        self._check_format()
+
+    def _check_format(self) -> None:
+        path = self.root / "format.json"
+        if not path.is_file():
+            return
+        try:
+            found = json.loads(path.read_text())["format"]
+        except (ValueError, KeyError, TypeError):
+            raise StoreError(f"{path}: not readable; it should say {{\"format\": {FORMAT}}}") from None
+        if found != FORMAT:
+            raise StoreError(
+                f"{path}: this store has format {found}, this version of paribus reads format {FORMAT}; "
+                "update paribus or use another folder (PARIBUS_STORE)"
+            )
+
+    def prepare(self) -> None:
+        """Make the folders; raises StoreError where the disk is read-only or full."""
+        with writing(self.root):
+            for name in ("stages", "doing", "leases", "runs", "provenance", "logs", "tables"):
+                (self.root / name).mkdir(parents=True, exist_ok=True)
+            if not (self.root / "format.json").is_file():
+                write_atomically(self.root / "format.json", json.dumps({"format": FORMAT}))
+            probe = self.root / f".probe.{os.getpid()}"
+            probe.write_text("paribus")
+            probe.unlink()
+
+    # --- reading ---
+
+    def keys(self) -> set[str]:
+        """The keys of all finished stages."""
+        try:
+            return {entry.name for entry in os.scandir(self.root / "stages")}
+        except FileNotFoundError:
+            return set()
+
+    def has(self, key: str) -> bool:
+        """Whether stage `key` is finished."""
+        return (self.root / "stages" / key / "stage.json").is_file()
+
+    def folder(self, key: str) -> Path:
+        """The folder of a finished stage."""
+        return self.root / "stages" / key
+
+    def record(self, key: str) -> dict[str, Any]:
+        """What stage.json says: kind, version, spec, seed, inputs, outcome, times, worker, provenance, files."""
+        found: dict[str, Any] = json.loads((self.folder(key) / "stage.json").read_text())
+        return found
+
+    def records(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
+        """The records of all finished stages (of one kind)."""
+        for key in sorted(self.keys()):
+            if (kind is None or key.startswith(kind + "-")) and self.has(key):
+                yield self.record(key)
+
+    def rows(self, key: str) -> list[dict[str, Any]]:
+        """The measurements of a finished stage: metric, split, value, n, and whatever else the stage says."""
+        path = self.folder(key) / "rows.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+
+    def curve(self, key: str) -> list[dict[str, Any]]:
+        """The learning curve of a stage, finished or in progress: a list of {"step": s, name: value, ...}."""
+        for path in (self.folder(key) / "curve.jsonl", self.root / "doing" / key / "scratch" / "curve.jsonl"):
+            if path.is_file():
+                return read_jsonl(path)
+        return []
+
+    def progress(self, key: str) -> dict[str, Any] | None:
+        """What a stage in progress says of itself (step, steps, tokens_per_second, loss, seconds_left), or None."""
+        try:
+            found: dict[str, Any] = json.loads((self.root / "doing" / key / "scratch" / "progress.json").read_text())
+            return found
+        except (OSError, ValueError):
+            return None
+
+    def worker(self, name: str) -> dict[str, Any] | None:
+        """Who holds the lease on a stage or run and is alive: host, pid, silent_seconds; or None."""
+        path = self.root / "leases" / f"{name}.json"
+        return holder(path) if is_live(path, self.lease_seconds) else None
+
+    def verified(self, key: str) -> Path:
+        """The folder of a finished stage after its checksums were found right (once a process)."""
+        folder = self.folder(key)
+        if key not in self._verified:
+            for name, wanted in self.record(key)["files"].items():
+                path = folder / name
+                if not path.is_file() or _checksum(path) != wanted:
+                    self._set_aside(key)
+                    raise Corrupt(f"{path}: does not match its checksum; set aside in {self.root / 'corrupt'}")
+            self._verified.add(key)
+        return folder
+
+    def _set_aside(self, key: str) -> None:
+        corrupt = self.root / "corrupt"
+        corrupt.mkdir(exist_ok=True)
+        self.folder(key).rename(corrupt / f"{key}.{time.time_ns()}")
+
+    # --- writing ---
+
+    def lease(self, name: str) -> Lease | None:
+        """A lease on `name` if nobody alive holds it, else None. Release it when done."""
+        with writing(self.root):
+            lease = Lease(self.root / "leases", name, self.lease_seconds)
+            return lease if lease.acquire() else None
+
+    def claim(self, stage: Stage) -> "Work | None":
+        """The right to compute `stage`, or None while another live worker holds it."""
+        lease = self.lease(stage.key)
+        return Work(self, stage, lease) if lease else None
+
+    def provenance(self, digest: str) -> dict[str, Any]:
+        """Commit, diff and package versions recorded under `digest`."""
+        found: dict[str, Any] = json.loads((self.root / "provenance" / f"{digest}.json").read_text())
+        return found
+
+    def record_provenance(self, content: Mapping[str, Any]) -> str:
+        """Keep `content` once and return the digest stages refer to it by."""
+        text = json.dumps(content, sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        path = self.root / "provenance" / f"{digest}.json"
+        if not path.is_file():
+            with writing(self.root):
+                write_atomically(path, text)
+        return digest
+
+
+class Work:
+    """A stage being computed. Use as a context: it ends committed, or with everything but scratch/ removed.
+
+    out: what becomes the finished folder.  scratch: checkpoints and the live curve, kept for whoever resumes.
+    """
+
+    def __init__(self, store: Store, stage: Stage, lease: Lease) -> None:
+        self.store, self.stage, self._lease = store, stage, lease
+        self.folder = store.root / "doing" / stage.key
+        self.out = self.folder / "out"
+        self.scratch = self.folder / "scratch"
+        self._rows: list[dict[str, Any]] = []
+
+    def __enter__(self) -> "Work":
+        try:
+            with writing(self.store.root):
+                shutil.rmtree(self.out, ignore_errors=True)
+                self.out.mkdir(parents=True)
+                self.scratch.mkdir(exist_ok=True)
+                first = self.scratch / "first_started"
+                if not first.is_file():
+                    write_atomically(first, str(time.time()))
+                self.first_started = float(first.read_text())
+        except BaseException:
+            self._lease.release()
+            raise
+        self.started = time.time()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        try:
+            if kind is not None:
+                shutil.rmtree(self.out, ignore_errors=True)
+                if not any(path.name != "first_started" for path in self.scratch.iterdir()):
+                    shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            self._lease.release()
+        if error is not None and not isinstance(error, StoreError) and self._disk_is_full(error):
+            with writing(self.store.root):
+                raise OSError(errno.ENOSPC, "no space left on device") from error
+
+    def _disk_is_full(self, error: BaseException) -> bool:
+        """Libraries report a full disk in words of their own; the disk itself knows."""
+        if isinstance(error, OSError) and error.errno in _FULL:
+            return True
+        if not isinstance(error, Exception):
+            return False
+        disk = os.statvfs(self.store.root)
+        return disk.f_bavail * disk.f_frsize < 65536
+
+    def row(self, metric: str, value: float, *, split: str | None = None, n: int | None = None, **more: Any) -> None:
+        """Record one measurement; `n` is the number of items it is taken over."""
+        self._rows.append({"metric": metric, "split": split, "value": value, "n": n, **more})
+
+    def commit(self, provenance: str, outcome: str = "done", **more: Any) -> None:
+        """Finish: write rows and record, sync, rename. LostLease if another worker took over."""
+        with writing(self.store.root):
+            (self.out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self._rows))
+            record = {
+                "key": self.stage.key,
+                "kind": self.stage.kind,
+                "version": VERSIONS[self.stage.kind],
+                "spec": self.stage.spec.model_dump(mode="json"),
+                "seed": self.stage.seed,
+                "inputs": dict(self.stage.inputs),
+                "outcome": outcome,
+                "first_started": self.first_started,
+                "started": self.started,
+                "finished": time.time(),
+                "provenance": provenance,
+                **more,
+                "files": {
+                    str(path.relative_to(self.out)): _checksum(path)
+                    for path in sorted(self.out.rglob("*"))
+                    if path.is_file()
+                },
+            }
+            for path in self.out.rglob("*"):
+                _sync(path)
+            write_atomically(self.out / "stage.json", json.dumps(record, indent=1))
+            _sync(self.out)
+            target = self.store.folder(self.stage.key)
+            with self._lease.held():
+                if not target.exists():
+                    self.out.rename(target)
+                    _sync(target.parent)
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file; a torn last line (its writer was killed) is left out."""
+    found = []
+    for line in path.read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            break
+    return found
