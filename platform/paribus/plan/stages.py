@@ -40,6 +40,7 @@ class TaskTuning(Spec):
     lr: float
     restart: int
     """Which of the restarts from the same pretrained encoder."""
+    train_items: int | None
     epochs: int
     batch_items: int
     warmup: float

@@ -94,6 +94,8 @@ class FineTuning(Spec):
     learning_rates: tuple[float, ...] = Field((5e-5,), min_length=1)
     seeds: int = Field(1, ge=1)
     """Restarts from the same pretrained encoder: order, head and dropout differ."""
+    train_items: int | None = Field(None, ge=1)
+    """Train on the first of a task's train items only; null takes all."""
     epochs: int = Field(3, ge=1)
     batch_items: int = Field(32, ge=1)
     warmup: float = Field(0.1, ge=0, lt=1)

@@ -1,0 +1,1 @@
+"""From files to arrays: corpora, sentences, vocabularies, rows, masks; task builders and readers."""

@@ -1,0 +1,1 @@
+"""What a pretrained encoder is worth: held-out loss, fine-tuning, metrics."""

@@ -1,0 +1,198 @@
+"""Metrics: pure functions of gold and predicted values, as fractions, and the constant answer they are printed beside.
+
+Gold values are an item's `gold` (data/formats.py); predictions are labels, numbers, strings or label sequences alike.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+from scipy import stats
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from paribus.data.builders import content_words
+from paribus.data.formats import Item, SpanItem
+from paribus.errors import SpecError
+from paribus.spec.task import Metric, Pair, Regression, Sentence, SpanQa, Tagging, Task
+
+Labels = Sequence[str]
+LabelSequences = Sequence[Sequence[str]]
+
+
+def score(task: Task, metric: Metric, gold: Sequence[Any], predicted: Sequence[Any]) -> float:
+    """`metric` of the predictions, in [0, 1] (correlations and mcc: [-1, 1]), given in the order of `gold`.
+
+    Raises SpecError for a metric that the task's kind does not have.
+    """
+    if len(gold) != len(predicted) or not gold:
+        raise ValueError(f"{len(predicted)} predictions for {len(gold)} items")
+    accepted = METRICS[task.kind]
+    if metric not in accepted:
+        choices = ", ".join(accepted)
+        raise SpecError(f"task {task.name}: metric {metric!r} is not for kind {task.kind!r}; accepted: {choices}")
+    return float(accepted[metric](getattr(task, "labels", ()), gold, predicted))
+
+
+def majority(task: Task, train: Sequence[Item], dev: Sequence[Item]) -> dict[Metric, float]:
+    """Each metric of the task for the best constant answer, to print beside results.
+
+    Labels: the one label that is best on `train` by that metric, given to every item or word (for accuracy the
+    majority class). Regression: the mean of `train`. Span QA: the first content word of each context.
+    """
+    return {metric: _constant(task, metric, train, dev) for metric in task.metrics}
+
+
+def _constant(task: Task, metric: Metric, train: Sequence[Item], dev: Sequence[Item]) -> float:
+    known: list[Any] = [item.gold for item in train]
+    gold: list[Any] = [item.gold for item in dev]
+    match task:
+        case SpanQa():
+            contexts = [item.context for item in dev if isinstance(item, SpanItem)]
+            return score(task, metric, gold, [next((w[0] for w in content_words(c)), "") for c in contexts])
+        case Regression():
+            return score(task, metric, gold, [sum(known) / len(known)] * len(gold))
+        case Sentence() | Pair() | Tagging():
+            best = max(task.labels, key=lambda label: score(task, metric, known, _everywhere(label, known)))
+            return score(task, metric, gold, _everywhere(best, gold))
+    raise SpecError(f"task {task.name}: kind {task.kind!r} has no constant answer")
+
+
+def _everywhere(label: str, gold: Sequence[str | Sequence[str]]) -> list[str | list[str]]:
+    """`label` for each item, or for each word of each item."""
+    return [label if isinstance(value, str) else [label] * len(value) for value in gold]
+
+
+# --- labels ---------------------------------------------------------------------------------------------------------
+
+
+def accuracy(labels: Labels, gold: Labels, predicted: Labels) -> float:
+    """Share of equal labels."""
+    return sum(a == b for a, b in zip(gold, predicted, strict=True)) / len(gold)
+
+
+def f1(labels: Labels, gold: Labels, predicted: Labels) -> float:
+    """F1 of the last label, the positive class; 0 where it is neither present nor predicted."""
+    return float(f1_score(gold, predicted, labels=[labels[-1]], average="macro", zero_division=0))
+
+
+def macro_f1(labels: Labels, gold: Labels, predicted: Labels) -> float:
+    """Mean F1 of the labels that are present or predicted."""
+    return float(f1_score(gold, predicted, average="macro", zero_division=0))
+
+
+def mcc(labels: Labels, gold: Labels, predicted: Labels) -> float:
+    """Matthews correlation; 0 for a constant prediction."""
+    return float(matthews_corrcoef(gold, predicted))
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def pearson(labels: Labels, gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Linear correlation; 0 if either side is constant."""
+    return float(stats.pearsonr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+
+
+def spearman(labels: Labels, gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """Rank correlation; 0 if either side is constant."""
+    return float(stats.spearmanr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+
+
+def _vary(*sides: Sequence[float]) -> bool:
+    return all(min(side) < max(side) for side in sides)
+
+
+# --- spans ----------------------------------------------------------------------------------------------------------
+
+
+def em(labels: Labels, gold: Sequence[Iterable[str]], predicted: Sequence[str]) -> float:
+    """Share of answers that equal one of the gold ones after normalisation."""
+    return _best(lambda a, b: float(a == b), gold, predicted)
+
+
+def span_f1(labels: Labels, gold: Sequence[Iterable[str]], predicted: Sequence[str]) -> float:
+    """Mean over items of the F1 of the bag of words, with the best of the gold answers."""
+    return _best(_overlap, gold, predicted)
+
+
+def _normalised(answer: str) -> list[str]:
+    """Words in lower case without punctuation and articles, as SQuAD's evaluate-v1.1.py and v2.0."""
+    bare = "".join(character for character in answer.lower() if character not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def _overlap(gold: list[str], predicted: list[str]) -> float:
+    """F1 of two bags of words; two empty ones are equal, as evaluate-v2.0.py has it."""
+    if not gold or not predicted:
+        return float(gold == predicted)
+    return 2 * (Counter(gold) & Counter(predicted)).total() / (len(gold) + len(predicted))
+
+
+def _best(
+    measure: Callable[[list[str], list[str]], float], gold: Sequence[Iterable[str]], predicted: Sequence[str]
+) -> float:
+    best = [
+        max(measure(_normalised(answer), _normalised(given)) for answer in answers)
+        for answers, given in zip(gold, predicted, strict=True)
+    ]
+    return sum(best) / len(best)
+
+
+# --- label sequences ------------------------------------------------------------------------------------------------
+
+
+def token_accuracy(labels: Labels, gold: LabelSequences, predicted: LabelSequences) -> float:
+    """Share of words with the right label."""
+    return accuracy(labels, *_flat(gold, predicted))
+
+
+def token_f1(labels: Labels, gold: LabelSequences, predicted: LabelSequences) -> float:
+    """Micro F1 over words whose label is not the first one ("O")."""
+    return float(f1_score(*_flat(gold, predicted), labels=list(labels[1:]), average="micro", zero_division=0))
+
+
+def entity_f1(labels: Labels, gold: LabelSequences, predicted: LabelSequences) -> float:
+    """Micro F1 over entities, exact span and type, as conlleval counts; 0 where there are none."""
+    wanted, found = (
+        {(place, *entity) for place, tags in enumerate(side) for entity in entities(tags)} for side in (gold, predicted)
+    )
+    return 2 * len(wanted & found) / (len(wanted) + len(found)) if wanted or found else 0.0
+
+
+def entities(tags: Sequence[str]) -> list[tuple[int, int, str]]:
+    """(first word, word after the last, type) of each entity, from IOB1 or BIO labels, by conlleval's rules.
+
+    An entity starts at B-, or at I- after O or after another type.
+    """
+    found: list[tuple[int, int, str]] = []
+    start: int | None = None
+    kind = ""
+    for place, tag in enumerate([*tags, "O"]):
+        prefix, _, type_ = tag.partition("-")
+        if start is not None and (prefix in ("B", "O") or type_ != kind):
+            found.append((start, place, kind))
+            start = None
+        if prefix != "O" and start is None:
+            start, kind = place, type_
+    return found
+
+
+def _flat(gold: LabelSequences, predicted: LabelSequences) -> tuple[list[str], list[str]]:
+    for wanted, given in zip(gold, predicted, strict=True):
+        if len(wanted) != len(given):
+            raise ValueError(f"{len(given)} labels for {len(wanted)} words")
+    return list(chain.from_iterable(gold)), list(chain.from_iterable(predicted))
+
+
+_CLASSES: dict[Metric, Callable[..., float]] = {"accuracy": accuracy, "f1": f1, "macro-f1": macro_f1, "mcc": mcc}
+METRICS: dict[str, dict[Metric, Callable[..., float]]] = {
+    "sentence": _CLASSES,
+    "pair": _CLASSES,
+    "regression": {"pearson": pearson, "spearman": spearman},
+    "span-qa": {"em": em, "span-f1": span_f1},
+    "tagging": {"accuracy": token_accuracy, "f1": token_f1, "entity-f1": entity_f1},
+}
+"""The metrics of each kind of task."""

@@ -1,0 +1,285 @@
+"""Run the stages of a run into the store: the dict from a stage's kind to the function that computes it.
+
+Data stages (polars, tokenizer training) are computed in a child process, so a training process never loads polars,
+which hangs after a fork, and the memory they took is given back.  `python -m paribus.execute RUN` is that child.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from paribus import __version__
+from paribus.errors import Corrupt, DataError, ParibusError
+from paribus.plan.stages import Pretraining, Stage, TaskTuning
+from paribus.project import Project
+from paribus.spec.data import Corpus, Packing, Tokenizer
+from paribus.spec.load import build
+from paribus.spec.run import HeldOut, Run, Runtime
+from paribus.spec.task import Built, Task
+from paribus.store.store import Store, Work
+
+DATA_KINDS = ("corpus", "vocabulary", "pack", "task")
+POLL_SECONDS = 0.2
+# What the files of a built task are called, by the format of its kind.
+ENDINGS = {"sentence": "tsv", "pair": "tsv", "regression": "tsv", "span-qa": "json", "tagging": "conll"}
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where stages are computed and with what."""
+
+    project: Project
+    store: Store
+    runtime: Runtime
+    run: Run
+
+    @cached_property
+    def provenance(self) -> str:
+        """The digest of commit, diff and versions, recorded once in the store."""
+        return self.store.record_provenance(environment(self.project.root))
+
+    def input(self, stage: Stage, role: str) -> Path:
+        """The verified folder of one of a stage's inputs."""
+        return self.store.verified(stage.inputs[role])
+
+
+# --- one function a kind ---------------------------------------------------------------------------------------------
+
+
+def _corpus(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import corpus
+
+    assert isinstance(stage.spec, Corpus)
+    # The run's own spec knows the paths; the stage's key knows only the content.
+    counts = corpus.make(stage.spec, context.project.corpus_files(context.run.corpus), work.out)
+    for name, value in counts.items():
+        work.row(name, value)
+    return {}
+
+
+def _vocabulary(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import corpus, vocabulary
+
+    assert isinstance(stage.spec, Tokenizer)
+    documents = corpus.load(context.input(stage, "corpus"), "train")
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    trained = vocabulary.make(stage.spec, sentences, work.out)
+    pieces = sum(len(encoded.ids) for encoded in trained.encode_all(sentences))
+    work.row("size", len(trained))
+    work.row("tokens_a_word", pieces / sum(len(sentence.split()) for sentence in sentences), split="train")
+    return {}
+
+
+def _pack(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import corpus, packing, vocabulary
+
+    assert isinstance(stage.spec, Packing)
+    words = vocabulary.load(context.input(stage, "vocabulary"))
+    folder = context.input(stage, "corpus")
+    packed = {}
+    for split in corpus.SPLITS:
+        limit = stage.spec.train_tokens if split == "train" else None
+        rows = packed[split] = packing.pack(stage.spec, corpus.load(folder, split), words, limit)
+        if len(rows) == 0:
+            raise DataError(f"packing: the {split} documents give no row of {stage.spec.length} tokens")
+        packing.save(rows, work.out, split)
+        work.row("rows", len(rows), split=split)
+        work.row("tokens", int(rows.lengths.sum()), split=split)
+        work.row("padding_share", 1 - float(rows.lengths.sum()) / rows.tokens.size, split=split)
+    for split in ("validation", "test"):
+        work.row("unigram_loss", packing.unigram_loss(packed["train"], packed[split], len(words)), split=split)
+    return {}
+
+
+def _task(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import builders, corpus, formats
+    from paribus.evaluate.metrics import majority
+    from paribus.seeds import seed_for
+
+    task = stage.spec
+    assert isinstance(task, Task)
+    if isinstance(task.data, Built):
+        folder = context.input(stage, "corpus")
+        key = seed_for(0, "task")
+        train = builders.build(task, corpus.load(folder, "train"), task.data.train, key)
+        dev = builders.build(task, corpus.load(folder, "test"), task.data.dev, key)
+        for split, items in (("train", train), ("dev", dev)):
+            formats.write(work.out / f"{split}.{ENDINGS[task.kind]}", items)
+    else:
+        named = next(t for t in context.run.evaluation.tasks if t == task)
+        train_file, dev_file = context.project.task_files(named.data)
+        train, dev = formats.read(task, train_file), formats.read(task, dev_file)
+    train, select = formats.split_select(train, task.select)
+    for split, items in (("train", train), ("select", select), ("dev", dev)):
+        formats.write_items(work.out / f"{split}.jsonl", items)
+        work.row("items", len(items), split=split)
+    for metric, value in majority(task, train, dev).items():
+        work.row(f"majority.{metric}", value, split="dev", n=len(dev))
+    return {}
+
+
+def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import vocabulary
+    from paribus.objectives.pretrain import pretrain
+
+    assert isinstance(stage.spec, Pretraining) and stage.seed is not None
+    size = len(vocabulary.load(context.input(stage, "vocabulary")))
+    return pretrain(stage.spec, stage.seed, context.input(stage, "pack"), size, work, context.runtime)
+
+
+def _evaluate(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import vocabulary
+    from paribus.evaluate.held_out import held_out
+
+    assert isinstance(stage.spec, HeldOut)
+    size = len(vocabulary.load(context.input(stage, "vocabulary")))
+    pretrained, pack = context.input(stage, "pretrain"), context.input(stage, "pack")
+    held_out(stage.spec, context.run.encoder, size, pretrained, pack, work, context.runtime)
+    return {}
+
+
+def _finetune(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import vocabulary
+    from paribus.evaluate.finetune import finetune
+
+    assert isinstance(stage.spec, TaskTuning) and stage.seed is not None
+    words = vocabulary.load(context.input(stage, "vocabulary"))
+    pretrained, task = context.input(stage, "pretrain"), context.input(stage, "task")
+    return finetune(stage.spec, stage.seed, context.run.encoder, words, pretrained, task, work, context.runtime)
+
+
+FUNCTIONS: Mapping[str, Callable[[Context, Stage, Work], dict[str, object]]] = {
+    "corpus": _corpus,
+    "vocabulary": _vocabulary,
+    "pack": _pack,
+    "task": _task,
+    "pretrain": _pretrain,
+    "evaluate": _evaluate,
+    "finetune": _finetune,
+}
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+class PretrainingDiverged(Exception):
+    """The run ends here: its pretraining diverged, so there is nothing to evaluate."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"diverged at step {step}")
+        self.step = step
+
+
+def execute(context: Context, stages: list[Stage], stop: Callable[[], bool] = lambda: False) -> None:
+    """Compute what is missing of `stages` (each after its inputs). `stop` is asked between stages.
+
+    An input that fails its checksum is set aside and computed again.
+    """
+    for _ in range(len(stages)):
+        try:
+            for stage in stages:
+                if stop():
+                    return
+                _ensure(context, stage, stages)
+            return
+        except Corrupt as error:
+            print(f"{error}; computing it again", file=sys.stderr)
+    raise DataError("stages keep failing their checksums; the disk is not to be trusted")
+
+
+def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
+    """Compute `stage`, or wait for whoever is computing it."""
+    store = context.store
+    while not store.has(stage.key):
+        if stage.kind in DATA_KINDS and not _is_child():
+            _compute_data_in_child(context, stages)
+            continue
+        work = store.claim(stage)
+        if work is None:
+            time.sleep(POLL_SECONDS)
+            continue
+        with work:
+            if not store.has(stage.key):
+                print(f"{stage.key}: {stage.kind} begins", file=sys.stderr)
+                more = FUNCTIONS[stage.kind](context, stage, work)
+                work.commit(context.provenance, **more)  # type: ignore[arg-type]
+    if stage.kind == "pretrain" and store.record(stage.key)["outcome"] == "diverged":
+        raise PretrainingDiverged(store.record(stage.key)["diverged_step"])
+
+
+def _is_child() -> bool:
+    return "PARIBUS_CHILD" in os.environ
+
+
+def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
+    """Compute the missing data stages of the run in a process of their own."""
+    asked = {"run": context.run.model_dump(mode="json"), "runtime": context.runtime.model_dump(mode="json")}
+    asked["store"] = str(context.store.root.resolve())
+    child = subprocess.run(
+        [sys.executable, "-m", "paribus.execute"],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        cwd=context.project.root,
+        env={**os.environ, "PARIBUS_CHILD": "1"},
+    )
+    sys.stderr.write(child.stderr)
+    if child.returncode == 2:
+        raise DataError(child.stderr.strip().splitlines()[-1].removeprefix("error: "))
+    if child.returncode != 0:
+        raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{child.stderr[-2000:]}")
+
+
+def _child() -> int:
+    """Compute the data stages of the run that standard input describes."""
+    from paribus.plan.stages import Stages
+    from paribus.project import find
+
+    asked = json.load(sys.stdin)
+    project = find()
+    run = build(Run, asked["run"], "run")
+    runtime = Runtime.model_validate(asked["runtime"])
+    context = Context(project, Store(Path(asked["store"]), runtime.lease_seconds), runtime, run)
+    maker = Stages(run)
+    try:
+        execute(context, [*maker.data, *maker.tasks])
+    except ParibusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def environment(root: Path) -> dict[str, Any]:
+    """What else could explain a number: commit, diff, versions, machine."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    commit = git("rev-parse", "HEAD")
+    diff = git("diff", "HEAD") if commit else ""
+    packages = {d.name: d.version for d in importlib.metadata.distributions()}
+    return {
+        "paribus": __version__,
+        "commit": commit,
+        "dirty": bool(diff),
+        "diff": diff,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": socket.gethostname(),
+        "packages": dict(sorted(packages.items())),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(_child())

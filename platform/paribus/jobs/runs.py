@@ -1,0 +1,79 @@
+"""What a worker executes: the run as it was queued, so that a YAML file edited since changes nothing.
+
+    runs/EXPERIMENT@SCALE/RUN.json      the resolved spec at its seed, and the arm it is
+
+A folder a queue, since experiments that share a run call its arm and its tasks by names of their own.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paribus.errors import StoreError
+from paribus.jobs.journal import file_name
+from paribus.plan.plan import PlannedRun
+from paribus.spec.load import build
+from paribus.spec.run import Run
+from paribus.store.store import Store, write_atomically
+
+
+@dataclass(frozen=True)
+class QueuedRun:
+    """A run as one experiment asked for it. `key` is the run's own hash, `arm` the label, `levels` factor to level."""
+
+    key: str
+    queue: str
+    """experiment@scale."""
+    arm: str
+    levels: Mapping[str, str]
+    run: Run
+    """Complete, with the seed."""
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.run.seed
+
+    @property
+    def experiment(self) -> str:
+        """The experiment's name, without the scale."""
+        return self.queue.rpartition("@")[0]
+
+    @property
+    def scale(self) -> str:
+        """The scale's name."""
+        return self.queue.rpartition("@")[2]
+
+
+def run_path(store: Store, queue: str, key: str) -> Path:
+    """The file of run `key` as `queue` asked for it."""
+    return store.root / "runs" / file_name(queue) / f"{key}.json"
+
+
+def write_run(store: Store, queue: str, planned: PlannedRun) -> None:
+    """Keep `planned` as `queue` asks for it now; names and places may have changed, what has the same key has not."""
+    path = run_path(store, queue, planned.key)
+    content = {
+        "key": planned.key,
+        "queue": queue,
+        "arm": planned.arm.label,
+        "levels": dict(planned.arm.levels),
+        "run": {**planned.arm.run.model_dump(mode="json"), "seed": planned.seed},
+    }
+    text = json.dumps(content, indent=1)
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return  # writing 10,000 files and waiting for the disk each time takes a while
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, text)
+
+
+def read_run(store: Store, queue: str, key: str) -> QueuedRun:
+    """The run `key` as it was queued. StoreError if its file is gone or damaged."""
+    path = run_path(store, queue, key)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        run = build(Run, content.pop("run"), f"{path}: run")
+        return QueuedRun(run=run, **content)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path}: cannot be read ({error}); queue the experiment again, then retry the run") from error

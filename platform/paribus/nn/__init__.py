@@ -1,0 +1,1 @@
+"""Modules: torch only, no Lightning, no files. Read encoder.py first."""

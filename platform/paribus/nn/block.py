@@ -1,0 +1,32 @@
+"""A block: attention and feed-forward, each in a residual branch; the subclass says where the norm sits."""
+
+from torch import Tensor, nn
+
+
+class Block(nn.Module):
+    """One layer of the encoder."""
+
+    def __init__(self, attention: nn.Module, feed_forward: nn.Module, width: int, eps: float, dropout: float) -> None:
+        super().__init__()
+        self.attention = attention
+        self.feed_forward = feed_forward
+        self.attention_norm = nn.LayerNorm(width, eps)
+        self.feed_forward_norm = nn.LayerNorm(width, eps)
+        self.dropout = nn.Dropout(dropout)
+
+
+class PostNormBlock(Block):
+    """norm(x + branch(x)). Vaswani et al. 2017, arXiv:1706.03762, section 3.1; BERT."""
+
+    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
+        x_BTD = self.attention_norm(x_BTD + self.dropout(self.attention(x_BTD, padding_BT)))
+        out_BTD: Tensor = self.feed_forward_norm(x_BTD + self.dropout(self.feed_forward(x_BTD)))
+        return out_BTD
+
+
+class PreNormBlock(Block):
+    """x + branch(norm(x)). Xiong et al. 2020, arXiv:2002.04745."""
+
+    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
+        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), padding_BT))
+        return x_BTD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BTD)))

@@ -1,0 +1,66 @@
+"""Spec to module: a dict a slot. A user's own variants join through `modules()` of their file (see docs/extending.md)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from paribus.nn import attention, block, feed_forward, heads, position
+from paribus.nn.encoder import Encoder
+from paribus.project import user_modules
+from paribus.spec import model as spec
+
+POSITION: Mapping[type[spec.Position], Callable[[Any, spec.Encoder], nn.Module]] = {
+    spec.Absolute: lambda p, e: position.AbsolutePosition(p.max_length, e.width),
+    spec.RelativeBias: lambda p, e: position.RelativeBias(e.layers, e.heads, p.max_distance, p.gain),
+    spec.Alibi: lambda p, e: position.AlibiPosition(e.heads),
+    spec.Unordered: lambda p, e: position.Unordered(),
+}
+ATTENTION: Mapping[type[spec.Attention], Callable[[Any, spec.Encoder, int, position.Position], nn.Module]] = {
+    spec.FullAttention: lambda a, e, layer, p: attention.FullAttention(layer, e.width, e.heads, a.dropout, p),
+}
+FEED_FORWARD: Mapping[type[spec.FeedForward], Callable[[Any, spec.Encoder], nn.Module]] = {
+    spec.Gelu: lambda f, e: feed_forward.GeluFeedForward(e.width, f.width),
+    spec.GatedGelu: lambda f, e: feed_forward.GatedGeluFeedForward(e.width, f.width),
+}
+BLOCK: Mapping[type[spec.Norm], type[block.Block]] = {
+    spec.PostNorm: block.PostNormBlock,
+    spec.PreNorm: block.PreNormBlock,
+}
+HEAD: Mapping[type[spec.Head], Callable[[Any, spec.Encoder, Encoder], nn.Module]] = {
+    spec.BertHead: lambda h, e, encoder: heads.MlmHead(encoder.tokens, e.width, e.norm.eps),
+}
+
+
+def _choose(table: Mapping[Any, Any], variant: object) -> Any:
+    """The maker of a variant: shipped, or a user's class, which is called with the same arguments."""
+    return table.get(type(variant)) or user_modules()[type(variant)]  # type: ignore[index]
+
+
+def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:
+    """The encoder of a spec with `vocabulary` ids, parameters not yet initialised."""
+    place = _choose(POSITION, encoder.position)(encoder.position, encoder)
+    make_attention = _choose(ATTENTION, encoder.attention)
+    make_feed_forward = _choose(FEED_FORWARD, encoder.feed_forward)
+    make_block = _choose(BLOCK, encoder.norm)
+    blocks = [
+        make_block(
+            make_attention(encoder.attention, encoder, layer, place),
+            make_feed_forward(encoder.feed_forward, encoder),
+            encoder.width,
+            encoder.norm.eps,
+            encoder.dropout,
+        )
+        for layer in range(encoder.layers)
+    ]
+    # Post-LN normalises the embeddings and needs nothing at the end; pre-LN the other way round.
+    post = isinstance(encoder.norm, spec.PostNorm)
+    norm, nothing = nn.LayerNorm(encoder.width, encoder.norm.eps), nn.Identity()
+    first, last = (norm, nothing) if post else (nothing, norm)
+    return Encoder(vocabulary, encoder.width, encoder.segments, place, blocks, first, last, encoder.dropout)
+
+
+def build_head(encoder: spec.Encoder, module: Encoder) -> nn.Module:
+    """The vocabulary head of a spec, tied to `module`'s token embedding."""
+    head: nn.Module = _choose(HEAD, encoder.head)(encoder.head, encoder, module)
+    return head

@@ -1,0 +1,55 @@
+"""Parameters and FLOPs of a pretraining, counted on the meta device from the real modules: no memory, no second formula.
+
+Run as a program (`python -m paribus.nn.count`) it reads [{"encoder": ..., ...}, ...] and prints the costs, so that
+planning can ask without loading torch itself.
+"""
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from paribus.nn.build import build_encoder, build_head
+from paribus.spec.load import build
+from paribus.spec.model import Encoder
+
+
+@dataclass(frozen=True)
+class Cost:
+    """parameters: all of encoder and head, tied ones once.  embedding: of these, token, segment and position tables.
+
+    train_flops_a_token: forward and backward (three times the forward), a multiply and an add counted as two, the head
+    at the predicted places only.
+    """
+
+    parameters: int
+    embedding: int
+    train_flops_a_token: float
+
+
+def cost(encoder: Encoder, vocabulary: int, length: int, rate: float) -> Cost:
+    """What one token of a row of `length` costs with a share `rate` predicted."""
+    with torch.device("meta"):
+        module = build_encoder(encoder, vocabulary)
+        head = build_head(encoder, module)
+        predicted = max(1, int(rate * length + 0.5))
+        with FlopCounterMode(display=False) as flops:
+            hidden = module(torch.zeros(1, length, dtype=torch.long))
+            head(hidden[0, :predicted])
+    parameters = sum(p.numel() for m in (module, head) for p in m.parameters())
+    tables = [module.tokens, module.segments, module.position]
+    embedding = sum(p.numel() for m in tables if m is not None for p in m.parameters())
+    return Cost(parameters, embedding, 3 * flops.get_total_flops() / length)
+
+
+if __name__ == "__main__":
+    print(
+        json.dumps(
+            [
+                asdict(cost(build(Encoder, asked["encoder"], "encoder"), asked["vocabulary"], asked["length"], asked["rate"]))
+                for asked in json.load(sys.stdin)
+            ]
+        )
+    )

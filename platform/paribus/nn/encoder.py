@@ -1,0 +1,49 @@
+"""The encoder: token ids in, hidden states out.
+
+Here: embedding, the stack of blocks, the last norm.  Elsewhere: position.py (where order enters), attention.py (how tokens
+mix), feed_forward.py, heads.py (logits), init.py (first values), build.py (spec to module).  This page names no variant.
+
+B batch, T tokens, D width, H heads, K width of a head, M predicted places, V vocabulary
+"""
+
+from torch import Tensor, nn
+
+from paribus.nn.block import Block
+from paribus.nn.position import Position
+
+
+class Encoder(nn.Module):
+    """`tokens_BT` int64 ids, `segments_BT` 0 or 1, `padding_BT` True at [PAD]; returns hidden states (B, T, D).
+
+    What stands at padded places, and how many there are, does not change the other places.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        width: int,
+        segments: int,
+        position: Position,
+        blocks: list[Block],
+        first_norm: nn.Module,
+        last_norm: nn.Module,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.segments = nn.Embedding(segments, width) if segments else None
+        self.position = position
+        self.first_norm = first_norm
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(blocks)
+        self.last_norm = last_norm
+
+    def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None, padding_BT: Tensor | None = None) -> Tensor:
+        x_BTD = self.tokens(tokens_BT)
+        if self.segments is not None:
+            x_BTD = x_BTD + (self.segments.weight[0] if segments_BT is None else self.segments(segments_BT))
+        x_BTD = self.dropout(self.first_norm(self.position.embed(x_BTD)))
+        for block in self.blocks:
+            x_BTD = block(x_BTD, padding_BT)
+        hidden_BTD: Tensor = self.last_norm(x_BTD)
+        return hidden_BTD

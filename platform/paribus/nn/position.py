@@ -1,0 +1,67 @@
+"""Where word order enters: three hooks, each the identity unless a variant overrides it."""
+
+import torch
+from torch import Tensor, nn
+
+
+class Position(nn.Module):
+    """Override the place(s) where order enters."""
+
+    def embed(self, x_BTD: Tensor) -> Tensor:
+        """On the embeddings, once."""
+        return x_BTD
+
+    def rotate(self, q_BHTK: Tensor, k_BHTK: Tensor) -> tuple[Tensor, Tensor]:
+        """On queries and keys, in every layer."""
+        return q_BHTK, k_BHTK
+
+    def bias(self, layer: int, length: int) -> Tensor | None:
+        """Added to the scaled scores of a layer, (H, T, T); None adds nothing."""
+        return None
+
+
+class Unordered(Position):
+    """No order: the encoder is permutation-equivariant."""
+
+
+class AbsolutePosition(Position):
+    """A learned vector a place."""
+
+    def __init__(self, max_length: int, width: int) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.empty(max_length, width))
+
+    def embed(self, x_BTD: Tensor) -> Tensor:
+        if x_BTD.shape[1] > len(self.places):
+            raise ValueError(f"{x_BTD.shape[1]} tokens, but positions for {len(self.places)}")
+        return x_BTD + self.places[: x_BTD.shape[1]]
+
+
+class RelativeBias(Position):
+    """A learned number for each layer, head and clipped distance. The table is stored divided by `gain`."""
+
+    def __init__(self, layers: int, heads: int, max_distance: int, gain: float) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(layers, heads, 2 * max_distance + 1))
+        self.max_distance = max_distance
+        self.gain = gain
+
+    def bias(self, layer: int, length: int) -> Tensor:
+        place_T = torch.arange(length, device=self.table.device)
+        distance_TT = (place_T[None, :] - place_T[:, None]).clamp(-self.max_distance, self.max_distance)
+        return self.gain * self.table[layer][:, distance_TT + self.max_distance]
+
+
+class AlibiPosition(Position):
+    """-slope x |distance|; slopes 2^(-8h/H) for h = 1..H. Press et al. 2022, arXiv:2108.12409, section 3."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slopes = tuple(2.0 ** (-8.0 * head / heads) for head in range(1, heads + 1))
+        self.register_buffer("_anchor", torch.empty(0), persistent=False)  # only knows the device
+
+    def bias(self, layer: int, length: int) -> Tensor:
+        device = self.get_buffer("_anchor").device
+        place_T = torch.arange(length, device=device)
+        distance_TT = (place_T[None, :] - place_T[:, None]).abs()
+        return -torch.tensor(self.slopes, device=device)[:, None, None] * distance_TT

@@ -1,0 +1,43 @@
+"""What a LightningModule is fed: one optimizer step, cut into the pieces that fit through the network at once."""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Micro:
+    """Rows through the network at once. B rows, T tokens, M predicted places.
+
+    tokens_BT: input ids.  padding_BT: True at [PAD], None where there is none.  segments_BT: 0 or 1, None for one segment.
+    places_M: index of each predicted place in the flattened (B*T).  targets_M: the ids that stood there.
+    labels_B: sentence labels, None without a sentence objective.
+    """
+
+    tokens_BT: Tensor
+    padding_BT: Tensor | None
+    segments_BT: Tensor | None
+    places_M: Tensor
+    targets_M: Tensor
+    labels_B: Tensor | None = None
+
+    def to(self, device: torch.device, **options: Any) -> Self:
+        """The same on `device`."""
+        moved = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{n: t.to(device, non_blocking=True) for n, t in moved.items() if t is not None})
+
+
+@dataclass(frozen=True)
+class Step:
+    """One optimizer step. `predicted` and `rows` count over all of it: losses are summed, then divided once by these."""
+
+    micros: tuple[Micro, ...]
+    predicted: int
+    rows: int
+    tokens: int
+
+    def to(self, device: torch.device, **options: Any) -> Self:
+        """The same on `device`."""
+        return replace(self, micros=tuple(micro.to(device) for micro in self.micros))

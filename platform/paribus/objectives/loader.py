@@ -1,0 +1,74 @@
+"""From packed rows to optimizer steps: an iterable that starts at any step."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from paribus.data.batching import Batches
+from paribus.data.masking import duplicates, mask, mask_visits
+from paribus.data.packing import Rows
+from paribus.data.vocabulary import PAD
+from paribus.objectives.batch import Micro, Step
+from paribus.plan.stages import Pretraining
+from paribus.spec.objective import Mlm
+
+
+class Steps:
+    """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`."""
+
+    def __init__(self, rows: Rows, spec: Pretraining, vocabulary: int, seed: int, micro_rows: int | None) -> None:
+        assert isinstance(spec.objective, Mlm)
+        self._rows, self._spec, self._objective = rows, spec, spec.objective
+        self._vocabulary, self._seed, self._micro_rows = vocabulary, seed, micro_rows
+        self._batches = Batches(rows.lengths, spec.budget.batch_tokens, seed)
+        self.epochs = spec.budget.steps * spec.budget.batch_tokens / self._batches.epoch_tokens
+        self.duplicates = duplicates(self._objective.masking, self.epochs)
+        self.first = 0
+
+    def __iter__(self) -> Iterator[Step]:
+        for step in range(self.first, self._spec.budget.steps):
+            yield self.step(step)
+
+    def step(self, number: int) -> Step:
+        """Optimizer step `number` (from 0)."""
+        rows, visits = self._batches.rows(number)
+        tokens = self._rows.tokens[rows]
+        masked = mask(
+            tokens,
+            rows,
+            mask_visits(visits, self.duplicates),
+            self._seed,
+            self._objective.rate,
+            self._objective.replacement,
+            self._vocabulary,
+        )
+        size = self._micro_rows or len(rows)
+        micros = tuple(
+            make_micro(self._rows, rows[part], tokens[part], masked.inputs[part], masked.chosen[part], self._objective)
+            for part in (slice(start, start + size) for start in range(0, len(rows), size))
+        )
+        return Step(micros, int(masked.chosen.sum()), len(rows), int(self._rows.lengths[rows].sum()))
+
+
+def make_micro(rows: Rows, numbers: Any, tokens: Any, inputs: Any, chosen: Any, objective: Mlm | None = None) -> Micro:
+    """Rows as tensors, cut to the longest of them (in eights: shapes recur)."""
+    lengths = rows.lengths[numbers]
+    longest = min(tokens.shape[1], -(-int(lengths.max()) // 8) * 8)
+    inputs, chosen, tokens = inputs[:, :longest], chosen[:, :longest], tokens[:, :longest]
+    padding = inputs == PAD
+    second = rows.second[numbers]
+    segments = None
+    if second.any():
+        places = np.arange(longest)[None, :]
+        segments = (places >= second[:, None]) & (places < lengths[:, None])
+    labels = rows.labels[numbers] if objective is not None and objective.sentence != "none" else None
+    return Micro(
+        torch.from_numpy(inputs.astype(np.int64)),
+        torch.from_numpy(padding) if padding.any() else None,
+        None if segments is None else torch.from_numpy(segments.astype(np.int64)),
+        torch.from_numpy(np.flatnonzero(chosen)),
+        torch.from_numpy(tokens[chosen].astype(np.int64)),
+        None if labels is None else torch.from_numpy(labels.astype(np.int64)),
+    )

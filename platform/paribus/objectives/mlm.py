@@ -1,0 +1,51 @@
+"""Masked language modelling, with a sentence objective where the spec asks for one."""
+
+from collections.abc import Iterator
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from paribus.nn.build import build_encoder, build_head
+from paribus.nn.heads import PooledHead
+from paribus.nn.init import initialise
+from paribus.objectives.batch import Micro, Step
+from paribus.plan.stages import Pretraining
+from paribus.spec.objective import Mlm as MlmSpec
+from paribus.train.module import Trained
+
+
+class Mlm(Trained):
+    """Masked language modelling. Devlin et al. 2019, arXiv:1810.04805, section 3.1.
+
+    The loss of an optimizer step is the sum over all its predicted tokens divided once by their number, whatever the
+    micro-batches: a mean of means is biased when they hold unequal numbers. The sentence loss likewise over rows.
+    """
+
+    def __init__(self, spec: Pretraining, vocabulary: int, seed: int) -> None:
+        super().__init__(spec.optimizer, spec.schedule, spec.budget.steps, seed, "pretrain")
+        assert isinstance(spec.objective, MlmSpec)
+        self.encoder = build_encoder(spec.encoder, vocabulary)
+        self.head = build_head(spec.encoder, self.encoder)
+        self.sentence_head = None if spec.objective.sentence == "none" else PooledHead(spec.encoder.width, 2)
+        initialise(self, seed, spec.encoder.init_std)
+
+    def losses(self, micro: Micro) -> tuple[Tensor, Tensor | None]:
+        """Summed token loss in nats, and summed sentence loss (None without a sentence objective)."""
+        hidden_BTD = self.encoder(micro.tokens_BT, micro.segments_BT, micro.padding_BT)
+        logits_MV = self.head(hidden_BTD.flatten(0, 1)[micro.places_M])
+        token_loss = F.cross_entropy(logits_MV.float(), micro.targets_M, reduction="sum")
+        if self.sentence_head is None or micro.labels_B is None:
+            return token_loss, None
+        logits_B2 = self.sentence_head(hidden_BTD)
+        return token_loss, F.cross_entropy(logits_B2.float(), micro.labels_B, reduction="sum")
+
+    def training_step(self, step: Step, _: int) -> None:
+        self.update(self._parts(step))
+
+    def _parts(self, step: Step) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        for micro in step.micros:
+            token_loss, sentence_loss = self.losses(micro)
+            parts = {"loss": token_loss / step.predicted}
+            if sentence_loss is not None:
+                parts["sentence_loss"] = sentence_loss / step.rows
+            yield sum(parts.values()), parts  # type: ignore[misc]

@@ -1,0 +1,1 @@
+"""From finished stages to tables: measurements (frame), statistics (stats), layout (table), formats (render)."""

@@ -1,0 +1,89 @@
+"""Numbers and headers as short text, the same in every format: the only place that rounds."""
+
+import itertools
+from collections.abc import Iterator
+
+from paribus.spec.table import Value
+from paribus.tables.table import Cell, Column, Row, Table
+
+DECIMALS = {"points": 1, "nats": 3, "perplexity": 1}
+LEGEND = "\u2191 higher is better, \u2193 lower is better."
+
+
+def value(cell: Cell | None, column: Column) -> str:
+    """'4.512', with its n where it is an aggregate; a published value as its paper prints it; '' for none."""
+    if cell is None:
+        return ""
+    if column.unit == "as printed":
+        return printed(cell.value)
+    assert isinstance(cell.value, int | float)
+    n = f" (n={len(cell.samples)})" if cell.samples else ""
+    return f"{cell.value:.{DECIMALS[column.unit]}f}{n}"
+
+
+def printed(value: Value) -> str:
+    """A published value; a list is the values of a sweep."""
+    if isinstance(value, list):
+        return ", ".join(printed(item) for item in value)
+    if isinstance(value, int) and abs(value) >= 10_000:
+        return f"{value:,}"
+    if isinstance(value, float) and abs(value) >= 1e15:
+        return f"{value:.3g}"
+    return "" if value is None else str(value)
+
+
+def lines(cell: Cell | None, column: Column) -> list[str]:
+    """The value; where there is a difference, also the difference and, from two pairs on, its interval."""
+    if cell is None or cell.difference is None:
+        return [value(cell, column)]
+    found, decimals = cell.difference, DECIMALS[column.unit]
+    pairs = f" (pairs={found.n})" if found.n != len(cell.samples) else ""
+    text = [value(cell, column), signed(found.mean, decimals) + pairs]
+    if found.low is not None and found.high is not None:
+        text.append(f"[{signed(found.low, decimals)}, {signed(found.high, decimals)}]")
+    return text
+
+
+def signed(value: float, decimals: int) -> str:
+    """A difference with its sign, unless it rounds to nothing."""
+    text = f"{value:+.{decimals}f}"
+    return text if text.strip("+-0.") else text[1:]
+
+
+def arrow(column: Column) -> str:
+    """Which way is better: up, down or nothing."""
+    return {True: " \u2191", False: " \u2193", None: ""}[column.higher_is_better]
+
+
+def unit(column: Column) -> str:
+    """The unit where the label does not say it."""
+    return f" ({column.unit})" if column.unit in ("points", "nats") else ""
+
+
+def header(column: Column, table: Table) -> str:
+    """Label, unit and direction; 'published' where the table also has columns of ours."""
+    mixed = column.published and not all(other.published for other in table.columns)
+    return f"{column.label}{unit(column)}{', published' if mixed else ''}{arrow(column)}"
+
+
+def label(row: Row) -> str:
+    """The row's label; the baseline is named as such."""
+    return f"{row.label} (baseline)" if row.baseline else row.label
+
+
+def groups(table: Table) -> Iterator[tuple[str, list[Row]]]:
+    """The rows by group, in order."""
+    for group, rows in itertools.groupby(table.rows, key=lambda row: row.group):
+        yield group, list(rows)
+
+
+def is_text(table: Table, index: int) -> bool:
+    """Whether column `index` holds words, which read better from the left."""
+    values = (row.cells[index] for row in table.rows)
+    return any(isinstance(cell.value, str) and not cell.value[:1].isdigit() for cell in values if cell)
+
+
+def notes(table: Table) -> list[str]:
+    """The notes, after what the arrows mean where there are any."""
+    directed = any(column.higher_is_better is not None for column in table.columns)
+    return [*([LEGEND] if directed else []), *table.notes]

@@ -1,0 +1,79 @@
+"""The terminal: a rich renderable. Columns that do not fit beside the others go below, ours apart from the paper's."""
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
+
+from paribus.tables.render import digits
+from paribus.tables.table import Column, Row, Table
+
+_GAP = 3  # characters between two columns
+_TEXT = 20  # characters that a column of texts gets at least
+
+
+def show(table: Table, width: int = 100) -> RenderableType:
+    """`table` for rich's `Console.print` at `width` characters: the question, the table, the notes."""
+    parts: list[RenderableType] = [Text(table.title, style="bold")]
+    if table.question:
+        parts.append(Text(f"{table.question}\nExpected: {table.expect}"))
+    for columns in _panels(table, width):
+        parts += ["", _grid(table, columns)]
+    return Group(*parts, *(Text(note, style="dim") for note in digits.notes(table)))
+
+
+def _panels(table: Table, width: int) -> Iterator[list[int]]:
+    """The columns, in as few panels as fit."""
+    widths = [_width(table, index) + _GAP for index in range(len(table.columns))]
+    room = width - max(len(_label(row)) for row in table.rows)
+    panel: list[int] = []
+    for index, column in enumerate(table.columns):
+        full = sum(widths[other] for other in panel) + widths[index] > room
+        ours_start = sum(widths) > room and panel and table.columns[panel[-1]].published != column.published
+        if panel and (full or ours_start):
+            yield panel
+            panel = []
+        panel.append(index)
+    yield panel
+
+
+def _grid(table: Table, columns: Sequence[int]) -> Grid:
+    """The rows that have a cell in `columns`."""
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
+    grid.add_column("", no_wrap=True)
+    for index in columns:
+        header = Text(digits.header(table.columns[index], table))
+        left = digits.is_text(table, index)
+        grid.add_column(header, justify="left" if left else "right", min_width=_width(table, index))
+    for group, members in digits.groups(table):
+        rows = [row for row in members if any(row.cells[index] for index in columns)]
+        if group and rows:
+            grid.add_row(Text(group, style="italic"))
+        for row in rows:
+            cells = (_cell(row, table.columns[index], index) for index in columns)
+            grid.add_row(_label(row), *cells)
+        grid.add_section()
+    return grid
+
+
+def _width(table: Table, index: int) -> int:
+    """Characters that a column needs: numbers and the words of its header stay whole, long texts may be broken."""
+    column = table.columns[index]
+    longest = max(len(line) for row in table.rows for line in digits.lines(row.cells[index], column))
+    if digits.is_text(table, index):
+        longest = min(longest, _TEXT)
+    return max(longest, *map(len, digits.header(column, table).split()))
+
+
+def _label(row: Row) -> str:
+    return f"  {digits.label(row)}" if row.group else digits.label(row)
+
+
+def _cell(row: Row, column: Column, index: int) -> Text:
+    value, *difference = digits.lines(row.cells[index], column)
+    text = Text(value, style="dim" if column.published else "")
+    for line in difference:
+        text.append(f"\n{line}", style="cyan")
+    return text

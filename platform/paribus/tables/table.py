@@ -1,0 +1,345 @@
+"""One table object: what an experiment measured beside what its paper printed. Numbers are rounded in render only."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import polars as pl
+
+from paribus.errors import SpecError
+from paribus.plan.arms import Arm
+from paribus.plan.plan import Plan, plan
+from paribus.project import Project
+from paribus.spec.load import suggest
+from paribus.spec.table import PaperTable, Value
+from paribus.spec.table import Row as PaperRow
+from paribus.store.store import Store
+from paribus.tables.frame import chosen, frame, states
+from paribus.tables.stats import Difference, aggregate, paired
+
+Unit = Literal["points", "nats", "perplexity", "as printed"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column holds. `published`: the paper's own values, as it prints them."""
+
+    key: str
+    label: str
+    unit: Unit
+    higher_is_better: bool | None
+    published: bool
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one run contributed to a cell."""
+
+    seed: int
+    run: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value: as printed by the paper, aggregated over `samples`, or measured once by `stage`."""
+
+    value: Value
+    samples: tuple[Sample, ...] = ()
+    difference: Difference | None = None
+    """To the baseline arm, paired by seed."""
+    stage: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """A system of the paper, an arm, or a reference to read the others by. One cell a column, None where empty."""
+
+    key: str
+    label: str
+    group: str
+    cells: tuple[Cell | None, ...]
+    baseline: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, ready to be rendered."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    question: str | None = None
+    expect: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked for, and each run with its state and keys."""
+
+
+def tables_for(
+    project: Project,
+    store: Store,
+    name: str,
+    scale: str,
+    seeds: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    failed: Collection[str] = (),
+) -> list[Table]:
+    """The table of experiment `name`; or, for a paper's table, one of each experiment that reproduces it.
+
+    `failed` are the keys of runs that the queue has given up on. SpecError where nothing has that name.
+    """
+    if name in project.experiments.paths:
+        experiments = [name]
+    elif name in project.tables.paths:
+        experiments = [other for other in project.experiments if project.experiments.get(other).reproduces == name]
+    else:
+        known = [*project.experiments.paths, *project.tables.paths]
+        raise SpecError(f"no experiment or paper table is called {name!r}" + suggest(name, known))
+    if not experiments:
+        note = f"There are no runs: no experiment says `reproduces: {name}` yet."
+        return [paper_table(project.tables.get(name), note)]
+    found = []
+    for experiment in experiments:
+        planned = plan(project, experiment, scale, seeds, overrides)
+        reproduces = planned.experiment.reproduces
+        where = str(project.experiments.path(experiment))
+        paper = project.tables.get(reproduces, f"{where}: reproduces") if reproduces else None
+        found.append(experiment_table(planned, store, paper, failed))
+    return found
+
+
+def paper_table(paper: PaperTable, *notes: str) -> Table:
+    """The paper's own table; `notes` go first. Hyper-parameters are turned, so that each is a row."""
+    columns = _published_columns(paper)
+    rows = [Row(row.key, row.label, row.group, _published(row)) for row in paper.rows]
+    if paper.kind == "hyperparameters":
+        turned = zip(*(row.cells for row in rows), strict=True)
+        rows, columns = (
+            [Row(column.key, column.label, "", cells) for column, cells in zip(columns, turned, strict=True)],
+            [Column(row.key, row.label, "as printed", None, published=True) for row in rows],
+        )
+    about = [f"Published: {_cite(paper)}. {paper.protocol}", paper.notes]
+    return Table(
+        paper.id,
+        paper.title,
+        tuple(columns),
+        tuple(rows),
+        tuple(filter(None, [*notes, *about])),
+        provenance={"paper": paper.id},
+    )
+
+
+def experiment_table(
+    plan: Plan, store: Store, paper: PaperTable | None = None, failed: Collection[str] = ()
+) -> Table:
+    """What `plan` measured, a row an arm, beside `paper`, the table it reproduces; the paper alone before any run.
+
+    Each cell of an arm: the aggregate over its seeds, and the difference to the baseline paired by seed. Runs that
+    diverged are counted in the notes and are in no cell.
+    """
+    measured = frame(plan, store)
+    if measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty():
+        missing = f"There are no runs of {plan.name} yet; this makes them: `{_command(plan)}`"
+        if paper:
+            return paper_table(paper, missing)
+    else:
+        missing = ""
+    return _Layout(plan, measured, states(plan, store, failed), paper, missing).table()
+
+
+class _Layout:
+    """The parts of an experiment's table."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        measured: pl.DataFrame,
+        states: Mapping[tuple[str, int], str],
+        paper: PaperTable | None,
+        first_note: str,
+    ) -> None:
+        self.plan, self.measured, self.states, self.paper, self.first_note = plan, measured, states, paper, first_note
+        self.tasks = plan.baseline.run.evaluation.tasks
+        self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
+        self.published = _published_columns(paper) if paper else []
+        self.ours = [
+            Column("mlm.loss", "MLM loss", "nats", False, published=False),
+            Column("mlm.perplexity", "MLM perplexity", "perplexity", False, published=False),
+            *(
+                Column(f"{task.name}.{task.metrics[0]}", f"{task.name} {task.metrics[0]}", "points", True, False)
+                for task in self.tasks
+            ),
+        ]
+
+    def table(self) -> Table:
+        """All of it."""
+        plan = self.plan
+        values = self._values()
+        arms = [self._arm(arm, values) for arm in plan.arms]
+        matched = {row.key for arm in plan.arms if (row := self._match(arm))}
+        others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
+        blank = (None,) * len(self.ours)
+        return Table(
+            plan.name,
+            f"{plan.name}: {self.paper.title}" if self.paper else plan.name,
+            (*self.published, *self.ours),
+            (
+                *(Row(row.key, row.label, "Published only", (*_published(row), *blank)) for row in others),
+                *arms,
+                *self._references(),
+            ),
+            tuple(self._notes()),
+            plan.experiment.question,
+            plan.experiment.expect,
+            self._provenance(),
+        )
+
+    def _values(self) -> dict[str, dict[str, dict[int, float]]]:
+        """Column key to arm to seed to value, without the runs that diverged."""
+        held_out = self.measured.filter(pl.col("stage") == "evaluate", pl.col("split") == "test")
+        frames = {
+            f"mlm.{metric}": held_out.filter(pl.col("metric") == metric) for metric in ("loss", "perplexity")
+        }
+        scores = chosen(self.plan, self.measured)
+        for task in self.tasks:
+            frames[f"{task.name}.{task.metrics[0]}"] = scores.filter(pl.col("task") == task.name).with_columns(
+                pl.col("value") * 100
+            )
+        found: dict[str, dict[str, dict[int, float]]] = {}
+        for key, rows in frames.items():
+            arms = found.setdefault(key, {})
+            for arm, seed, value in rows.select("arm", "seed", "value").iter_rows():
+                if self.states[arm, seed] != "diverged":
+                    arms.setdefault(arm, {})[seed] = value
+        return found
+
+    def _arm(self, arm: Arm, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Row:
+        row = self._match(arm)
+        published = _published(row) if row else (None,) * len(self.published)
+        ours = (self._cell(arm, values[column.key]) for column in self.ours)
+        return Row(arm.label, arm.label, "Arms", (*published, *ours), arm.baseline)
+
+    def _cell(self, arm: Arm, values: Mapping[str, Mapping[int, float]]) -> Cell | None:
+        mine = values.get(arm.label)
+        if not mine:
+            return None
+        samples = tuple(Sample(seed, self.runs[arm.label, seed].key, mine[seed]) for seed in sorted(mine))
+        difference = None if arm.baseline else paired(mine, values.get(self.plan.baseline.label, {}))
+        return Cell(aggregate(list(mine.values()), self.plan.experiment.aggregate), samples, difference)
+
+    def _match(self, arm: Arm) -> PaperRow | None:
+        """The paper's row of `arm`: the row whose key is the arm's label, or the one level it departs in."""
+        baseline = self.plan.baseline.levels
+        levels = [level for factor, level in arm.levels.items() if arm.baseline or level != baseline[factor]]
+        names = [arm.label, *(levels if arm.baseline or len(levels) == 1 else [])]
+        rows = {row.key: row for row in self.paper.rows} if self.paper else {}
+        return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
+
+    def _references(self) -> list[Row]:
+        """What a model that learnt nothing scores, from the data of the baseline arm."""
+        data = self.measured.filter(pl.col("baseline"), pl.col("stage").is_in(["pack", "task"]))
+        measured = {
+            (task, metric, split): (value, stage)
+            for task, metric, split, value, stage in data.select("task", "metric", "split", "value", "key").iter_rows()
+        }
+        unigram: list[Cell | None] = [None] * len(self.ours)
+        if (None, "unigram_loss", "test") in measured:
+            loss, stage = measured[None, "unigram_loss", "test"]
+            unigram[:2] = [Cell(loss, stage=stage), Cell(math.exp(loss), stage=stage)]
+        majority: list[Cell | None] = [None, None]
+        for task in self.tasks:
+            value, stage = measured.get((task.name, f"majority.{task.metrics[0]}", "dev"), (None, None))
+            majority.append(None if value is None else Cell(100 * value, stage=stage))
+        blank = (None,) * len(self.published)
+        rows = [("unigram", "unigram frequencies", unigram), ("majority", "best constant answer", majority)]
+        return [Row(key, label, "Learnt nothing", (*blank, *cells)) for key, label, cells in rows if any(cells)]
+
+    def _notes(self) -> list[str]:
+        plan, experiment = self.plan, self.plan.experiment
+        tuning = plan.baseline.run.finetuning
+        rates = ", ".join(f"{rate:g}" for rate in tuning.learning_rates)
+        parameters = self.measured.filter(pl.col("metric") == "parameters")["value"].unique().sort().to_list()
+        tokens = sorted({arm.run.budget.train_tokens for arm in plan.arms})
+        corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
+        facts = [
+            f"scale {plan.scale}",
+            f"base {experiment.base}",
+            f"corpus {', '.join(corpora)}",
+            f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run",
+            *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),
+            *(f"{path}={value}" for path, value in plan.overrides.items()),
+        ]
+        notes = [
+            f"Ours: {'; '.join(facts)}.",
+            self._count(),
+            f"A cell of ours is the {experiment.aggregate} over n seeds. Below it the difference to "
+            f"{plan.baseline.label}: the mean of the differences paired by seed, with its 95 % t interval "
+            "(df = pairs - 1; none for one pair), each comparison by itself, not corrected for their number.",
+            "MLM loss: nats a masked token on held-out documents (test split).",
+        ]
+        if len({stage.key for stage in plan.stages() if stage.kind == "vocabulary"}) > 1:
+            notes.append("Arms differ in their vocabulary: nats and perplexities of different tokens do not compare.")
+        if self.tasks:
+            notes.append(
+                f"Task scores are x 100. Of the learning rates {rates} each run takes the one with the best mean on "
+                f"items held out of train; the score is the mean over {tuning.seeds} fine-tuning restart(s) on dev."
+            )
+        if self.paper:
+            notes.append(
+                f"Published values are the paper's own, at its own size, data and budget: {_cite(self.paper)}. "
+                f"{self.paper.protocol}"
+            )
+        return [self.first_note, *notes] if self.first_note else notes
+
+    def _count(self) -> str:
+        """How many runs are done, and for each arm what became of the others."""
+        total, done = len(self.states), sum(state == "done" for state in self.states.values())
+        others = Counter((arm, state) for (arm, _), state in self.states.items() if state != "done")
+        rest = "".join(f"; {arm}: {count} {state}" for (arm, state), count in others.items())
+        return f"{done} of {total} runs are done ({self.plan.seeds} seeds asked){rest}."
+
+    def _provenance(self) -> dict[str, Any]:
+        return {
+            "experiment": self.plan.experiment_name,
+            "scale": self.plan.scale,
+            "overrides": dict(self.plan.overrides),
+            "seeds": self.plan.seeds,
+            "paper": self.paper.id if self.paper else None,
+            "runs": [
+                {
+                    "run": run.key,
+                    "arm": run.arm.label,
+                    "seed": run.seed,
+                    "state": self.states[run.arm.label, run.seed],
+                    "pretrain": next(stage.key for stage in run.stages if stage.kind == "pretrain"),
+                }
+                for run in self.plan.runs
+            ],
+        }
+
+
+def _published_columns(paper: PaperTable) -> list[Column]:
+    return [
+        Column(column.key, column.label, "as printed", column.higher_is_better, published=True)
+        for column in paper.columns
+    ]
+
+
+def _published(row: PaperRow) -> tuple[Cell | None, ...]:
+    return tuple(None if value is None else Cell(value) for value in row.values.values())
+
+
+def _cite(paper: PaperTable) -> str:
+    year = f" {paper.paper.year}" if paper.paper.year else ""
+    return f"{paper.paper.authors}{year}, {paper.paper.title}{paper.paper.place}"
+
+
+def _command(plan: Plan) -> str:
+    """The command that makes the runs of `plan`."""
+    seeds = f" --seeds {plan.seeds}" if plan.seeds != plan.experiment.seeds else ""
+    overrides = "".join(f" --set {path}={value}" for path, value in plan.overrides.items())
+    return f"paribus run {plan.experiment_name} --scale {plan.scale}{seeds}{overrides}"

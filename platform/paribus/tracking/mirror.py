@@ -1,0 +1,289 @@
+"""Bringing MLflow up to date with the store, live and after the fact by one path. `wanted` says what it should hold.
+
+    mirror.json   {uri: {"plans": {name: state}, "runs": {id: mark}}}: what was already sent
+
+The marks save time and nothing else: they name MLflow's own run ids, so those of another database do not count, and an
+unmarked run is compared and sent again. An MLflow experiment mirrors one store.
+"""
+
+import json
+import os
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from paribus.errors import ParibusError
+from paribus.plan.plan import Plan
+from paribus.project import Project
+from paribus.spec.base import digest
+from paribus.store.lease import exclusive
+from paribus.store.store import Store, write_atomically, writing
+from paribus.tracking.wanted import Content, Entry, Point, Wanted
+
+STATUS = {"done": "FINISHED", "diverged": "FAILED", "running": "RUNNING", "missing": "SCHEDULED"}
+"""MLflow's word for each outcome; what is missing waits for a worker, interrupted or not."""
+
+# By default MLflow retries an unreachable server for four minutes, prints two lines a run and reports usage.
+ENVIRONMENT = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+}
+
+
+@dataclass
+class Counts:
+    """What a sync did, in MLflow runs."""
+
+    created: int = 0
+    updated: int = 0
+    unchanged: int = 0
+    outage: str = ""
+    """Why a live sync could not be done, in one line; the next one catches up."""
+
+
+class Mark(NamedTuple):
+    """What was sent: to which MLflow run, from which state of the store, and how many points with which digest."""
+
+    run: str
+    source: str
+    points: int
+    prefix: str
+
+
+def tracking_uri(project: Project) -> str:
+    """Where a project's mirror is: what paribus.toml says, else mlflow.db inside the store."""
+    return project.settings.tracking or f"sqlite:///{project.store.resolve() / 'mlflow.db'}"
+
+
+def artifact_folder(store: Store) -> Path:
+    """Where artifacts go when MLflow's database is written without a server."""
+    return store.root.resolve() / "mlartifacts"
+
+
+def sync(plan: Plan, store: Store, uri: str, live: bool = False) -> Counts:
+    """Bring MLflow at `uri` up to date with what the store has of `plan`.
+
+    An outage raises ParibusError; with `live` it is told in `Counts.outage` instead, so that the work goes on.
+    """
+    if not store.root.is_dir():
+        return Counts()
+    try:
+        with writing(store.root), exclusive(store.root / "mirror.lock"):
+            return _sync(plan, store, uri, live)
+    except Exception as error:
+        problem = str(error)
+        if not isinstance(error, ParibusError):
+            first_line = next(iter(problem.splitlines()), "")
+            problem = f"{_public(uri)}: cannot be brought up to date ({type(error).__name__}: {first_line})"
+        if live:
+            return Counts(outage=problem)
+        raise ParibusError(problem) from error
+
+
+def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
+    wanted = Wanted(plan, store)
+    entries = list(wanted.entries())
+    sources = [entry.source for entry in entries]
+    started = len(sources) - sources.count(None)
+    path = store.root / "mirror.json"
+    all_marks = _load(path)
+    here = all_marks.setdefault(_public(uri), {"plans": {}, "runs": {}})
+    marks = {id: Mark(*mark) for id, mark in here["runs"].items()}
+    state = digest(json.dumps([wanted.note, [entry.id for entry in entries], sources]))
+    if here["plans"].get(plan.name) == state and (live or _all_there(uri, {mark.run for mark in marks.values()})):
+        return Counts(unchanged=started)
+    if not started and not marks:
+        return Counts()
+    try:
+        mirror = _Mirror(uri, plan, artifact_folder(store), marks)
+        mirror.client.set_experiment_tag(mirror.experiment, "mlflow.note.content", wanted.note)
+        counts = mirror.update(entries, sources)
+        here["plans"][plan.name] = state
+        return counts
+    finally:
+        here["runs"] = marks
+        write_atomically(path, json.dumps(all_marks))
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The marks in `path`; none where the file is missing or torn."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def _public(uri: str) -> str:
+    """`uri` without a password."""
+    return re.sub(r"//[^/@]*@", "//", uri)
+
+
+def _all_there(uri: str, runs: set[str]) -> bool:
+    """Whether a SQLite database has all `runs`, without the seconds that importing MLflow takes."""
+    try:
+        database = Path(uri.removeprefix("sqlite:///")).resolve().as_uri()
+        with closing(sqlite3.connect(f"{database}?mode=ro", uri=True)) as connection:
+            found = connection.execute("SELECT run_uuid FROM runs WHERE lifecycle_stage = 'active'").fetchall()
+        return runs <= {run for (run,) in found}
+    except sqlite3.Error:
+        return False
+
+
+def _connect(uri: str) -> Any:
+    """An MlflowClient. MLflow is imported here and nowhere earlier."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from mlflow import MlflowClient
+
+    return MlflowClient(tracking_uri=uri)
+
+
+def _runs(client: Any, experiment_id: str) -> Iterator[Any]:
+    """Every run of an experiment that is not deleted."""
+    token = None
+    while True:
+        page = client.search_runs([experiment_id], max_results=1000, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _digest(points: Sequence[Point]) -> str:
+    return digest(json.dumps(points))
+
+
+def _name(key: str) -> str:
+    """`key` in the characters and length that MLflow takes."""
+    return re.sub(r"[^\w\-. :/]", "_", key)[:250]
+
+
+def _follows(content: Content, mark: Mark) -> bool:
+    """Whether `content` begins with the points sent before, or has yet to catch up after an older checkpoint."""
+    catching_up = content.end is None and len(content.points) < mark.points
+    return catching_up or _digest(content.points[: mark.points]) == mark.prefix
+
+
+class _Mirror:
+    """One MLflow experiment while it is brought up to date; `marks` changes along."""
+
+    def __init__(self, uri: str, plan: Plan, artifacts: Path, marks: dict[str, Mark]) -> None:
+        self.client, self.marks = _connect(uri), marks
+        experiment = self.client.get_experiment_by_name(plan.name)
+        if experiment is None:
+            # A server keeps artifacts where it likes; without one they lie beside the store.
+            location = None if uri.startswith("http") else artifacts.as_uri()
+            self.experiment = self.client.create_experiment(plan.name, artifact_location=location)
+        else:
+            self.experiment = experiment.experiment_id
+            if experiment.lifecycle_stage == "deleted":
+                self.client.restore_experiment(self.experiment)
+        self.found = {run.data.tags.get("paribus.id"): run for run in _runs(self.client, self.experiment)}
+
+    def update(self, entries: Sequence[Entry], sources: Sequence[str | None]) -> Counts:
+        """Send what is new of `entries`, whose `sources` are in the same order."""
+        counts = Counts()
+        for entry, source in zip(entries, sources, strict=True):
+            run, mark = self.found.get(entry.id), self.marks.get(entry.id)
+            if run is None or (mark and mark.run != run.info.run_id):
+                mark = None  # sent to a database that is gone
+            if source is None:
+                if mark:  # given up before it left a checkpoint, or set aside as corrupt
+                    self.client.delete_run(mark.run)
+                    del self.marks[entry.id]
+                continue
+            parent = self.marks[entry.parent].run if entry.parent else ""
+            source = f"{source} {parent}"
+            if mark and mark.source == source:
+                counts.unchanged += 1
+                continue
+            self.marks[entry.id] = self._bring(entry, source, parent, run, mark)
+            if run and self.marks[entry.id].run == run.info.run_id:
+                counts.updated += 1
+            else:
+                counts.created += 1
+        return counts
+
+    def _bring(self, entry: Entry, source: str, parent: str, run: Any, mark: Mark | None) -> Mark:
+        """Send `entry` to its MLflow run, made anew where there is none or where it cannot be mended."""
+        content = entry.read()
+        if mark and not _follows(content, mark):
+            mark = None
+        if run and self._is_at_odds(run, content, compare=mark is None):
+            self.client.delete_run(run.info.run_id)
+            run = mark = None
+        if run is None:
+            run = self.client.create_run(self.experiment, content.start, {"paribus.id": entry.id}, entry.name)
+        tags = content.tags | {"paribus.outcome": content.outcome}
+        if parent:
+            tags["mlflow.parentRunId"] = parent
+        self._send(run.info.run_id, content, tags, content.points[mark.points if mark else 0 :])
+        now = Mark(run.info.run_id, source, len(content.points), _digest(content.points))
+        return now._replace(points=mark.points, prefix=mark.prefix) if mark and mark.points > now.points else now
+
+    def _is_at_odds(self, run: Any, content: Content, compare: bool) -> bool:
+        """Whether `run` holds what MLflow cannot take back: a start, an end, or (found by `compare`) other points."""
+        if run.info.start_time != content.start or (run.info.end_time and content.end is None):
+            return True
+        known = {(_name(point.key), *point[1:]) for point in content.points}
+        return compare and any(
+            (metric.key, metric.value, metric.step, metric.timestamp) not in known
+            for key in run.data.metrics
+            for metric in self.client.get_metric_history(run.info.run_id, key)
+        )
+
+    def _send(self, run_id: str, content: Content, tags: dict[str, str], points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        self.client.log_batch(
+            run_id,
+            metrics=[Metric(_name(point.key), point.value, point.timestamp, point.step) for point in points],
+            params=[Param(_name(key), value[:6000]) for key, value in content.params.items()],
+            tags=[RunTag(_name(key), value[:8000]) for key, value in tags.items()],
+        )
+        for file, text in content.artifacts.items():
+            self.client.log_text(run_id, text, file)
+        # Last, so that a run that looks finished is complete.
+        if content.end is None:
+            self.client.update_run(run_id, STATUS[content.outcome])
+        else:
+            self.client.set_terminated(run_id, STATUS[content.outcome], content.end)
+
+
+def content(uri: str, plan: Plan) -> dict[str, Any]:
+    """Everything MLflow at `uri` holds of `plan`, by paribus.id, without what differs from one database to another."""
+    client = _connect(uri)
+    experiment = client.get_experiment_by_name(plan.name)
+    if experiment is None:
+        return {}
+    runs = list(_runs(client, experiment.experiment_id))
+    ids = {run.info.run_id: run.data.tags["paribus.id"] for run in runs}
+    found: dict[str, Any] = {"note": experiment.tags.get("mlflow.note.content"), "runs": {}}
+    for run in runs:
+        run_id, tags = run.info.run_id, dict(run.data.tags)
+        parent = ids.get(tags.pop("mlflow.parentRunId", None))
+        found["runs"][ids[run_id]] = {
+            "name": run.info.run_name,
+            "parent": parent,
+            "status": run.info.status,
+            "start": run.info.start_time,
+            "end": run.info.end_time,
+            "tags": tags,
+            "params": dict(run.data.params),
+            "metrics": {
+                key: sorted((at.step, at.timestamp, at.value) for at in client.get_metric_history(run_id, key))
+                for key in run.data.metrics
+            },
+            "artifacts": {
+                file.path: Path(client.download_artifacts(run_id, file.path)).read_text()
+                for file in client.list_artifacts(run_id)
+            },
+        }
+    return found

@@ -1,0 +1,21 @@
+"""The command that shows the mirror in a browser. Starting and stopping it is the command line's part."""
+
+import os
+import sys
+
+from paribus.errors import ParibusError
+from paribus.store.store import Store
+from paribus.tracking.mirror import ENVIRONMENT, artifact_folder
+
+
+def ui_command(store: Store, uri: str, port: int) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of an MLflow server on 127.0.0.1:`port` over the database at `uri`.
+
+    One worker without job execution: MLflow's own default is 15 processes and 3 GB.
+    ParibusError where `uri` is a server itself.
+    """
+    if uri.startswith("http"):
+        raise ParibusError(f"{uri} is an MLflow server already; open it in a browser")
+    argv = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    argv += ["--backend-store-uri", uri, "--artifacts-destination", str(artifact_folder(store))]
+    return argv, {**ENVIRONMENT, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}

@@ -1,0 +1,371 @@
+"""What MLflow should say about a plan, as plain data. `mirror` makes it so; nothing here imports MLflow.
+
+    experiment   masking@tiny
+      arm        static
+        run      static seed 0                   also carries the final measurements, the spec and the environment
+          stage  pretrain, evaluate, acceptability lr=0.001 #0
+
+Everything, timestamps included, is a function of the plan and the store, so that sending it twice changes nothing and a
+rebuilt mirror equals the live one.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import yaml
+
+from paribus.plan.arms import Arm
+from paribus.plan.plan import Plan, PlannedRun, flatten
+from paribus.plan.stages import Stage, TaskTuning
+from paribus.spec.base import Spec, canonical, digest
+from paribus.spec.task import Task
+from paribus.store.store import Store
+
+OWN = ("pretrain", "evaluate", "finetune")
+"""The kinds of stage that belong to one run; the others are shared and appear as tags."""
+
+
+class Point(NamedTuple):
+    """One value of a metric. `timestamp` is in milliseconds since 1970."""
+
+    key: str
+    value: float
+    step: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class Content:
+    """What an MLflow run holds. `start` and `end` are in milliseconds since 1970; `end` is None until it is over."""
+
+    outcome: str
+    """done, diverged, running, or missing: unfinished and nobody is working on it."""
+    start: int
+    end: int | None
+    tags: dict[str, str]
+    params: dict[str, str]
+    points: list[Point]
+    artifacts: dict[str, str]
+    """File name to text."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """The state of a stage, seen without opening a file: `state` changes with its outcome, `curve` with its curve."""
+
+    finished: bool
+    alive: bool
+    state: str
+    curve: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A stage that was at least started. `record` is its stage.json, empty until it is finished."""
+
+    outcome: str
+    start: int
+    end: int | None
+    record: dict[str, Any]
+
+
+def milliseconds(seconds: float) -> int:
+    """MLflow's unit of time."""
+    return round(seconds * 1000)
+
+
+def params_of(spec: Spec) -> dict[str, str]:
+    """`spec` as dotted path to text. Canonical, since MLflow's params are write-once: labels and paths may change."""
+    flat = flatten(json.loads(canonical(spec)))
+    return {path: value if isinstance(value, str) else json.dumps(value) for path, value in flat.items()}
+
+
+class Wanted:
+    """One look at the store for one plan. What is not asked for is not read."""
+
+    def __init__(self, plan: Plan, store: Store) -> None:
+        self.plan, self._store = plan, store
+        self.look = cache(self._look)
+        self.facts = cache(self._facts)
+        self.provenance = cache(store.provenance)
+
+    @property
+    def note(self) -> str:
+        """The description of the MLflow experiment, in Markdown."""
+        experiment = self.plan.experiment
+        return f"{experiment.question}\n\n*Expected:* {experiment.expect}\n\n*Scale:* {self.plan.scale}"
+
+    def entries(self) -> "Iterator[Entry]":
+        """Everything that may become an MLflow run, parents first."""
+        for arm in self.plan.arms:
+            id = digest(f"{self.plan.name}|{arm.label}|{canonical(arm.run)}")
+            tags = self._tags(arm)
+            runs = [RunEntry(self, id, tags, run) for run in self.plan.runs if run.arm is arm]
+            yield ArmEntry(id, tags, arm, runs)
+            for run in runs:
+                yield run
+                yield from run.stages
+
+    def curve(self, key: str) -> list[dict[str, Any]]:
+        """The learning curve of a stage."""
+        try:
+            return self._store.curve(key)
+        except FileNotFoundError:  # it was finished, and moved, between finding the file and opening it
+            return self._store.curve(key)
+
+    def rows(self, stage: Stage) -> list[tuple[str, str | None, float]]:
+        """The measurements of a finished stage: its metric, split and value."""
+        return [(row["metric"], row["split"], row["value"]) for row in self._store.rows(stage.key)]
+
+    def busy(self, run: PlannedRun) -> bool:
+        """Whether a worker is at this run, be it between two stages."""
+        return self._store.worker(run.key) is not None
+
+    def _tags(self, arm: Arm) -> dict[str, str]:
+        return {
+            "paribus.experiment": self.plan.experiment_name,
+            "paribus.scale": self.plan.scale,
+            "paribus.arm": arm.label,
+            "paribus.baseline": json.dumps(arm.baseline),
+            "paribus.corpus_sha256": str(getattr(arm.run.corpus, "sha256", None)),
+            **{f"paribus.level.{factor}": level for factor, level in arm.levels.items()},
+        }
+
+    def _look(self, key: str) -> Look | None:
+        try:
+            return Look(True, False, f"finished {(self._store.folder(key) / 'stage.json').stat().st_mtime_ns}", "")
+        except FileNotFoundError:
+            pass
+        scratch = self._store.root / "doing" / key / "scratch"
+        try:
+            started = (scratch / "first_started").stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        try:
+            curve = (scratch / "curve.jsonl").stat()
+            seen = f"{curve.st_size} {curve.st_mtime_ns}"
+        except FileNotFoundError:
+            seen = ""
+        alive = self._store.worker(key) is not None
+        return Look(False, alive, f"started {started} {alive}", seen)
+
+    def _facts(self, key: str) -> Facts:
+        look = self.look(key)
+        assert look is not None
+        if not look.finished:
+            try:
+                started = (self._store.root / "doing" / key / "scratch" / "first_started").read_text()
+                return Facts("running" if look.alive else "missing", milliseconds(float(started)), None, {})
+            except FileNotFoundError:
+                pass  # finished since the look
+        record = self._store.record(key)
+        times = milliseconds(record["first_started"]), milliseconds(record["finished"])
+        return Facts(record["outcome"], *times, record)
+
+
+class ArmEntry:
+    """An arm: the parent of its runs."""
+
+    parent = None
+
+    def __init__(self, id: str, tags: dict[str, str], arm: Arm, runs: "Sequence[RunEntry]") -> None:
+        self.id, self._tags, self._arm, self._runs = id, tags, arm, runs
+        self.name = arm.label
+
+    @property
+    def source(self) -> str | None:
+        """What `read` depends on; None until a run is started."""
+        started = [run.source or "" for run in self._runs]
+        return digest(" ".join(started)) if any(started) else None
+
+    def read(self) -> Content:
+        """What MLflow should hold."""
+        runs = [run.summary for run in self._runs if run.source]
+        outcomes = {run.outcome for run in runs} | ({"missing"} if len(runs) < len(self._runs) else set())
+        outcome = next(word for word in ("running", "missing", "diverged", "done") if word in outcomes)
+        ends = [run.end for run in runs if run.end is not None]
+        return Content(
+            outcome,
+            start=min(run.start for run in runs),
+            end=max(ends) if outcome in ("done", "diverged") else None,
+            tags={"paribus.kind": "arm", **self._tags},
+            params={path: value for path, value in params_of(self._arm.run).items() if path != "seed"},
+            points=[],
+            artifacts={},
+        )
+
+
+class RunEntry:
+    """An arm at a seed: the parent of its stages, comparable with the other runs."""
+
+    def __init__(self, wanted: Wanted, parent: str, arm_tags: dict[str, str], run: PlannedRun) -> None:
+        self._wanted, self._run, self.parent = wanted, run, parent
+        self.id = digest(f"{parent}|{run.key}|{run.seed}")
+        self.name = f"{run.arm.label} seed {run.seed}"
+        self._tags = arm_tags | {"paribus.seed": str(run.seed), "paribus.run": run.key}
+        self.stages = [
+            StageEntry(wanted, self.id, self._tags, stage) for stage in run.stages if stage.kind in OWN
+        ]
+
+    @property
+    def source(self) -> str | None:
+        """What `read` depends on; None until a stage is started."""
+        states = [entry.look.state if entry.look else "" for entry in self.stages]
+        names = [entry.name for entry in self.stages]
+        busy = self._wanted.busy(self._run)
+        return digest(json.dumps([states, names, busy, self._tags])) if any(states) else None
+
+    @property
+    def summary(self) -> Facts:
+        """Outcome and times over the stages of a started run."""
+        facts = [entry.facts for entry in self.stages if entry.look]
+        outcomes = {fact.outcome for fact in facts}
+        over = "diverged" in outcomes or (outcomes == {"done"} and len(facts) == len(self.stages))
+        if "running" in outcomes or (not over and self._wanted.busy(self._run)):
+            outcome = "running"
+        elif over:
+            outcome = "diverged" if "diverged" in outcomes else "done"
+        else:
+            outcome = "missing"
+        ends = [fact.end for fact in facts if fact.end is not None]
+        end = max(ends) if outcome in ("done", "diverged") else None
+        return Facts(outcome, min(fact.start for fact in facts), end, {})
+
+    def read(self) -> Content:
+        """What MLflow should hold."""
+        summary, spec, seed = self.summary, self._run.arm.run, self._run.seed
+        tags = {"paribus.kind": "run", **self._tags}
+        for stage in self._run.stages:
+            if stage.kind not in OWN:
+                tags[f"paribus.stage.{_task_name(stage) or stage.kind}"] = stage.key
+        resolved = spec.model_dump(mode="json") | {"seed": seed}
+        artifacts = {"run.yaml": yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)}
+        points: list[Point] = []
+        for entry in self.stages:
+            if entry.stage.kind != "finetune" and entry.finished:
+                points += entry.measurements()
+                if entry.stage.kind == "pretrain":
+                    tags |= entry.provenance_tags()
+                    artifacts |= _environment(self._wanted.provenance(entry.facts.record["provenance"]))
+        for task, lr, chosen in self._chosen():
+            tags[f"paribus.lr.{task}"] = str(lr)
+            points += chosen
+        params = params_of(spec) | {"seed": str(seed)}
+        return Content(summary.outcome, summary.start, summary.end, tags, params, points, artifacts)
+
+    def _chosen(self) -> Iterator[tuple[str, float, list[Point]]]:
+        """For each task that is wholly fine-tuned: its name, the rate that `select` chooses, means over restarts at it.
+
+        As the tables choose: the best mean of the task's first metric, the smaller rate of two equal ones.
+        """
+        grids: dict[Task, dict[float, list[StageEntry]]] = {}
+        for entry in self.stages:
+            if isinstance(entry.stage.spec, TaskTuning):
+                tuning = entry.stage.spec
+                grids.setdefault(tuning.task, {}).setdefault(tuning.lr, []).append(entry)
+        for task, rates in grids.items():
+            if all(entry.finished and entry.facts.outcome == "done" for grid in rates.values() for entry in grid):
+                means = {lr: _means(restarts) for lr, restarts in sorted(rates.items())}
+                lr = max(means, key=lambda lr: means[lr][f"select/{task.name}/{task.metrics[0]}"].value)
+                yield task.name, lr, list(means[lr].values())
+
+
+class StageEntry:
+    """A stage that belongs to one run: its learning curve, then its measurements."""
+
+    def __init__(self, wanted: Wanted, parent: str, run_tags: dict[str, str], stage: Stage) -> None:
+        self._wanted, self.parent, self.stage = wanted, parent, stage
+        self._tags = run_tags | {"paribus.kind": stage.kind, "paribus.stage": stage.key}
+        if task := _task_name(stage):
+            self._tags["paribus.task"] = task
+        self.name = stage.kind
+        if isinstance(stage.spec, TaskTuning):
+            self.name = f"{stage.spec.task.name} lr={stage.spec.lr:g} #{stage.spec.restart}"
+        self.id = digest(f"{parent}|{stage.key}|{self.name}")
+
+    @property
+    def look(self) -> Look | None:
+        """The state of the stage; None if it is not started."""
+        return self._wanted.look(self.stage.key)
+
+    @property
+    def facts(self) -> Facts:
+        """Outcome and times of a started stage."""
+        return self._wanted.facts(self.stage.key)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the store has the stage."""
+        return self.look is not None and bool(self.facts.record)
+
+    @property
+    def source(self) -> str | None:
+        """What `read` depends on; None until the stage is started."""
+        return digest(json.dumps([self.look.state, self.look.curve, self._tags])) if self.look else None
+
+    def read(self) -> Content:
+        """What MLflow should hold."""
+        facts = self.facts
+        tags = dict(self._tags)
+        points = [
+            Point(key, float(value), point["step"], facts.start + point["step"])
+            for point in self._wanted.curve(self.stage.key)
+            for key, value in point.items()
+            if key not in ("step", "time")
+        ]
+        if self.finished:
+            tags |= self.provenance_tags()
+            points += self.measurements()
+        return Content(facts.outcome, facts.start, facts.end, tags, params_of(self.stage.spec), points, {})
+
+    def measurements(self) -> list[Point]:
+        """The rows of the finished stage, named split/subject/metric."""
+        assert self.facts.end is not None
+        subject = _task_name(self.stage) or {"evaluate": "mlm"}.get(self.stage.kind, self.stage.kind)
+        return [
+            Point("/".join(filter(None, (split, subject, metric))), float(value), 0, self.facts.end)
+            for metric, split, value in self._wanted.rows(self.stage)
+        ]
+
+    def provenance_tags(self) -> dict[str, str]:
+        """Which code made the finished stage."""
+        found = self._wanted.provenance(self.facts.record["provenance"])
+        return {
+            "paribus.commit": found["commit"] or "unknown",
+            "paribus.dirty": json.dumps(found["dirty"]),
+            "paribus.version": found["packages"].get("paribus", "unknown"),
+        }
+
+
+Entry = ArmEntry | RunEntry | StageEntry
+"""What becomes an MLflow run: an id, its parent's, a name, the `source` it depends on, and `read` for the content."""
+
+
+def _means(restarts: Sequence[StageEntry]) -> dict[str, Point]:
+    """By name, the mean of each measurement over restarts."""
+    by_key: dict[str, list[Point]] = {}
+    for entry in restarts:
+        for point in entry.measurements():
+            by_key.setdefault(point.key, []).append(point)
+    return {
+        key: Point(key, fmean(point.value for point in points), 0, max(point.timestamp for point in points))
+        for key, points in by_key.items()
+    }
+
+
+def _task_name(stage: Stage) -> str | None:
+    """What tables call the task of a `task` or `finetune` stage."""
+    spec = stage.spec.task if isinstance(stage.spec, TaskTuning) else stage.spec
+    return spec.name if isinstance(spec, Task) else None
+
+
+def _environment(provenance: dict[str, Any]) -> dict[str, str]:
+    """environment.txt, in the form pip reads, and git.diff where there were changes."""
+    about = [f"# {key}: {value}" for key, value in sorted(provenance.items()) if key not in ("packages", "diff")]
+    packages = [f"{name}=={version}" for name, version in sorted(provenance["packages"].items())]
+    found = {"environment.txt": "\n".join([*about, *packages]) + "\n"}
+    return found | {"git.diff": provenance["diff"]} if provenance["dirty"] else found

@@ -1,0 +1,62 @@
+"""The one place that builds a Trainer."""
+
+import logging
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import pytorch_lightning as pl
+import torch
+
+from paribus.errors import ParibusError
+from paribus.spec.run import Runtime
+
+logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
+warnings.filterwarnings("ignore", module="pytorch_lightning")
+
+
+def device(runtime: Runtime) -> torch.device:
+    """The device a runtime asks for."""
+    if runtime.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(runtime.device)
+    except RuntimeError:
+        raise ParibusError(f"--device {runtime.device}: expected auto, cpu, cuda or cuda:N") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ParibusError(f"--device {runtime.device}: no GPU is visible here")
+    return found
+
+
+def use_threads(runtime: Runtime) -> None:
+    """Fix the number of CPU threads: it decides in which order sums are taken, so it must not follow the load."""
+    torch.set_num_threads(runtime.threads)
+
+
+def fit(
+    module: pl.LightningModule,
+    batches: Iterable[Any],
+    steps: int,
+    precision: Literal["fp32", "bf16"],
+    runtime: Runtime,
+    callbacks: list[pl.Callback] | None = None,
+    checkpoint: Path | None = None,
+) -> None:
+    """Train `module` for `steps` optimizer steps in all; `checkpoint` is where it resumes from."""
+    use_threads(runtime)
+    where = device(runtime)
+    trainer = pl.Trainer(
+        accelerator="gpu" if where.type == "cuda" else "cpu",
+        devices=[where.index or 0] if where.type == "cuda" else 1,
+        precision="bf16-mixed" if precision == "bf16" else "32-true",
+        max_steps=steps,
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(module, train_dataloaders=batches, ckpt_path=checkpoint, weights_only=True)

@@ -1,0 +1,52 @@
+"""One optimizer step, the same for every LightningModule here."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+
+from paribus.seeds import seed_for
+from paribus.spec.optim import Optimizer, Schedule
+from paribus.train.optim import make_optimizer, make_schedule
+
+
+class Trained(pl.LightningModule):
+    """A module whose training step calls `update` with losses that are already divided by the whole step's counts.
+
+    `last` holds what callbacks read: tensors on the device, so nobody waits for it before it is asked for.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedule: Schedule, steps: int, seed: int, purpose: str) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.last: dict[str, Tensor] = {}
+        self._optimizer, self._schedule, self._steps = optimizer, schedule, steps
+        self._seed, self._purpose = seed, purpose
+
+    def update(self, losses: Iterable[tuple[Tensor, dict[str, Tensor]]]) -> None:
+        """Add up the gradients of `losses` (a loss and its named parts for each micro-batch), clip, step."""
+        # Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would.
+        torch.manual_seed(seed_for(self._seed, self._purpose, "dropout", self.global_step))
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        parts: dict[str, Tensor] = {}
+        for loss, named in losses:
+            self.manual_backward(loss)
+            for name, part in named.items():
+                parts[name] = parts[name] + part.detach() if name in parts else part.detach()
+        clip = getattr(self._optimizer, "clip", 0.0) or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), clip)
+        optimizer.step()
+        self.lr_schedulers().step()  # type: ignore[union-attr]
+        self.last = {**parts, "grad_norm": norm.detach()}
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        """Batches that know how move themselves; lists of features become tensors on the device in `forward`."""
+        return batch.to(device) if hasattr(batch, "to") else batch
+
+    def configure_optimizers(self) -> Any:
+        optimizer = make_optimizer(self._optimizer, self)
+        schedule = make_schedule(self._schedule, optimizer, self._steps)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,84 @@
+"""What a training says of itself while it runs: a curve, progress for whoever looks, and an end when it diverges."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytorch_lightning as pl
+import torch
+
+from paribus.store.store import read_jsonl, write_atomically
+
+
+class Diverged(Exception):
+    """The loss left the numbers, or is worse than guessing by far. A result, not a crash."""
+
+    def __init__(self, step: int, loss: float) -> None:
+        super().__init__(f"diverged at step {step}: loss {loss}")
+        self.step, self.loss = step, loss
+
+
+class Watch(pl.Callback):
+    """Reads `module.last` (a dict of tensors) every `every` steps only, so the device is not made to wait each step.
+
+    curve.jsonl: one object a reading, {"step", "time", "train/loss" (mean since the last), "train/lr", ...}.
+    progress.json: step, steps, tokens_per_second, loss, seconds_left.
+    """
+
+    def __init__(self, scratch: Path, steps: int, step_tokens: int, worst_loss: float, resumed_at: int = 0) -> None:
+        self._curve = scratch / "curve.jsonl"
+        self._progress = scratch / "progress.json"
+        self._steps, self._step_tokens, self._worst = steps, step_tokens, worst_loss
+        self._every = max(1, steps // 200)
+        self._losses: list[torch.Tensor] = []
+        self._process = psutil.Process()
+        self._process.cpu_percent()
+        # After a resume the steps past the checkpoint are run, and written, once more.
+        points = read_jsonl(self._curve) if self._curve.is_file() else []
+        self._curve.write_text("".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
+        self._since, self._since_step = time.monotonic(), resumed_at
+        self.seconds, self.tokens = 0.0, 0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
+        step = trainer.global_step
+        last: dict[str, torch.Tensor] = module.last  # type: ignore[assignment]
+        self._losses.append(last["loss"])
+        if step % self._every and step != self._steps:
+            return
+        losses = torch.stack(self._losses).tolist()
+        for offset, loss in enumerate(losses):
+            if not math.isfinite(loss):
+                raise Diverged(step - len(losses) + 1 + offset, loss)
+        mean = sum(losses) / len(losses)
+        if mean > self._worst:
+            raise Diverged(step, mean)
+        self._losses = []
+        others = {f"train/{name}": float(value) for name, value in last.items() if name != "loss"}
+        self._write(step, {"train/loss": mean, "train/lr": trainer.optimizers[0].param_groups[0]["lr"], **others})
+
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        now = time.monotonic()
+        seconds, steps = now - self._since, step - self._since_step
+        self._since, self._since_step = now, step
+        self.seconds += seconds
+        self.tokens += steps * self._step_tokens
+        rate = steps * self._step_tokens / max(seconds, 1e-9)
+        point: dict[str, Any] = {"step": step, "time": time.time(), "train/tokens": step * self._step_tokens, **values}
+        point |= {"system/tokens_per_second": rate, **self._system()}
+        with self._curve.open("a") as stream:
+            stream.write(json.dumps(point) + "\n")
+        left = (self._steps - step) * self._step_tokens / max(rate, 1e-9)
+        progress = {"step": step, "steps": self._steps, "tokens_per_second": rate, "loss": values["train/loss"]}
+        write_atomically(self._progress, json.dumps({**progress, "seconds_left": left}))
+
+    def _system(self) -> dict[str, float]:
+        found = {
+            "system/cpu_percent": self._process.cpu_percent(),
+            "system/memory_mb": self._process.memory_info().rss / 2**20,
+        }
+        if torch.cuda.is_initialized():
+            found["system/gpu_memory_mb"] = torch.cuda.max_memory_allocated() / 2**20
+        return found
