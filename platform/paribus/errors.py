@@ -23,3 +23,7 @@ class LostLease(ParibusError):
 
 class Corrupt(ParibusError):
     """A finished stage or a checkpoint fails its checksum; it has been set aside and will be computed again."""
+
+
+class Stopped(Exception):
+    """A user asked for this run to stop. No error: whoever works on it says so and goes on with the next."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus import __version__
-from paribus.errors import Corrupt, DataError, ParibusError
+from paribus.errors import Corrupt, DataError, ParibusError, Stopped
 from paribus.plan.stages import Pretraining, Stage, TaskTuning
 from paribus.project import Project
 from paribus.spec.data import Corpus, Packing, Tokenizer
@@ -42,6 +42,8 @@ class Context:
     store: Store
     runtime: Runtime
     run: Run
+    stop: Callable[[], bool] = lambda: False
+    """Asked now and then: whether a user wants the run to stop."""
 
     @cached_property
     def provenance(self) -> str:
@@ -134,7 +136,7 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
 
     assert isinstance(stage.spec, Pretraining) and stage.seed is not None
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
-    return pretrain(stage.spec, stage.seed, context.input(stage, "pack"), size, work, context.runtime)
+    return pretrain(stage.spec, stage.seed, context.input(stage, "pack"), size, work, context.runtime, context.stop)
 
 
 def _evaluate(context: Context, stage: Stage, work: Work) -> dict[str, object]:
@@ -180,16 +182,15 @@ class PretrainingDiverged(Exception):
         self.step = step
 
 
-def execute(context: Context, stages: list[Stage], stop: Callable[[], bool] = lambda: False) -> None:
-    """Compute what is missing of `stages` (each after its inputs). `stop` is asked between stages.
+def execute(context: Context, stages: list[Stage]) -> None:
+    """Compute what is missing of `stages` (each after its inputs).
 
-    An input that fails its checksum is set aside and computed again.
+    An input that fails its checksum is set aside and computed again. Raises Stopped when asked to stop, and
+    PretrainingDiverged when there is nothing to go on from.
     """
     for _ in range(len(stages)):
         try:
             for stage in stages:
-                if stop():
-                    return
                 _ensure(context, stage, stages)
             return
         except Corrupt as error:
@@ -201,6 +202,8 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
     """Compute `stage`, or wait for whoever is computing it."""
     store = context.store
     while not store.has(stage.key):
+        if context.stop():
+            raise Stopped
         if stage.kind in DATA_KINDS and not _is_child():
             _compute_data_in_child(context, stages)
             continue
@@ -223,8 +226,11 @@ def _is_child() -> bool:
 
 def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
     """Compute the missing data stages of the run in a process of their own."""
-    asked = {"run": context.run.model_dump(mode="json"), "runtime": context.runtime.model_dump(mode="json")}
-    asked["store"] = str(context.store.root.resolve())
+    asked = {
+        "run": context.run.model_dump(mode="json"),
+        "runtime": context.runtime.model_dump(mode="json"),
+        "store": str(context.store.root.resolve()),
+    }
     child = subprocess.run(
         [sys.executable, "-m", "paribus.execute"],
         input=json.dumps(asked),

@@ -60,7 +60,9 @@ CASES = {
     "tagging": (
         TAGGING,
         TaggingItem,
-        st.lists(st.tuples(word, st.sampled_from(TAGGING.labels)), min_size=1).map(lambda rows: tuple(zip(*rows, strict=True))),
+        st.lists(st.tuples(word, st.sampled_from(TAGGING.labels)), min_size=1).map(
+            lambda rows: tuple(zip(*rows, strict=True))
+        ),
     ),
 }
 
@@ -173,7 +175,7 @@ BAD = {
     "only a header": (PAIR, HEADER, r"holds no items"),
     "no number": (REGRESSION, HEADER.replace(b"label", b"score") + b"1\ta\tb\thigh\n", r"line 2: score 'high'"),
     "not finite": (REGRESSION, HEADER.replace(b"label", b"score") + b"1\ta\tb\tnan\n", r"line 2: score 'nan'"),
-    "no label column": (TAGGING, b"Ann\nran\n", r"line 1: 1 columns, expected 2"),
+    "no label column": (TAGGING, b"Ann\nran\n", r"line 1: 1 columns, expected at least 2"),
     "ragged": (TAGGING, b"Ann N O\nran O\n", r"line 2: 2 columns, expected 3"),
     "tag": (TAGGING, b"Ann I-LOC\n", r"line 1: label 'I-LOC' is not one of the task's: O, I-PER, B-PER"),
     "only DOCSTART": (TAGGING, b"-DOCSTART- O\n\n", r"holds no items"),
@@ -307,7 +309,7 @@ def test_conll_2003_reads_with_the_official_counts() -> None:
 def test_squad_reads_with_the_official_counts(caplog: pytest.LogCaptureFixture) -> None:
     items = read(SPAN, REAL / "squad" / "dev-v1.1.json.gz")
     assert len(items) == 10570 and not caplog.text
-    assert isinstance(items[0], SpanItem) and items[0].gold == ("Denver Broncos",) * 3
+    assert sum(len(item.answers) for item in items if isinstance(item, SpanItem)) == 34726
 
 
 def test_the_types_of_the_cases_cover_every_kind_of_task() -> None:

@@ -82,8 +82,9 @@ def build(task: Task, documents: Iterable[Document], count: int, key: int) -> li
             items.append(replace(item, id=str(len(items))))
             if len(items) == count:
                 return items
+    possible = len(parts) * min(taken[part] for part in parts)
     raise DataError(
-        f"task {task.name}: {count} items are asked for, builder {name} can make {len(items)} of these documents; "
+        f"task {task.name}: {count} items are asked for, builder {name} can make {possible} of these documents; "
         "ask for fewer (data.train, data.dev) or give a larger corpus"
     )
 
@@ -121,8 +122,8 @@ def _sentences(documents: Iterable[Document]) -> Iterator[str]:
 def _acceptability(documents: Iterable[Document], key: int) -> Iterator[SentenceItem]:
     """A sentence as it is ("1"), or with one change ("0") whose name is the item's note.
 
-    About 5 % of the changed sentences are acceptable all the same. Both labels draw from the same sentences: those
-    that can be changed.
+    A few of the changed sentences are acceptable all the same. Both labels draw from the same sentences: those that
+    can be changed.
     """
     for sentence in _drawn(_sentences(documents), key):
         changed = _changed(sentence, key)

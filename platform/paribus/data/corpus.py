@@ -11,6 +11,7 @@ import math
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -127,7 +128,8 @@ def _jsonl(file: Path, field: str) -> list[str]:
         return []
     try:
         frame = pl.scan_ndjson(file, infer_schema_length=None).collect()
-        found = frame[field].to_list() if field in frame.columns and frame[field].dtype == pl.String else [None]
+        known = field in frame.columns and frame[field].dtype == pl.String
+        found: list[Any] = frame[field].to_list() if known else [None]
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _jsonl_error(file, field) or DataError(f"{file}: not readable as JSON lines ({error})") from None
     if None in found:

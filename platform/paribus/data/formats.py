@@ -398,12 +398,14 @@ def _read_conll(path: Path, labels: tuple[str, ...]) -> Iterator[TaggingItem]:
     words: list[str] = []
     tags: list[str] = []
     for number, line in (*_lines(path), (0, "")):
-        # Words of tab-separated files may hold blanks.
-        cells = line.split("\t") if "\t" in line.strip() else line.strip(" \t").split()
-        if any(cells) and cells[0] != "-DOCSTART-":
-            width = width or len(cells)
-            if len(cells) != width or width < 2:
-                raise DataError(f"{path}, line {number}: {len(cells)} columns, expected {max(width, 2)} as above it")
+        # Only tabs and spaces part columns; words of tab-separated files may hold spaces, and any word other blanks.
+        bare = line.strip(" \t")
+        cells = re.split("\t" if "\t" in bare else " +", bare)
+        if bare and cells[0] != "-DOCSTART-":
+            if len(cells) < 2 or width not in (0, len(cells)):
+                expected = width or "at least 2 (word, label)"
+                raise DataError(f"{path}, line {number}: {len(cells)} columns, expected {expected}")
+            width = len(cells)
             words.append(cells[0])
             tags.append(_checked(path, number, cells[-1], labels))
         elif words:

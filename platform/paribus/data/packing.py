@@ -134,7 +134,7 @@ def _segment_pairs(documents: Sequence[Sequence[Ids]], packing: SegmentPairs) ->
     if packing.negatives == "random-document" and len(documents) < 2:
         raise DataError("packing segment-pairs: a random second segment needs another document, but there is only one")
     room = packing.length - 3
-    rows = []
+    rows: list[Row] = []
     for number, document in enumerate(documents):
         for chunk_number, chunk in enumerate(_chunks(document, room)):
             rng = np.random.default_rng(seed_for(0, "segment pair", number, chunk_number))

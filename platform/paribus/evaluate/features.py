@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paribus.data.formats import Item, PairItem, RegressionItem, SentenceItem, SpanItem, TaggingItem
-from paribus.data.vocabulary import CLS, SEP, Vocabulary
+from paribus.data.vocabulary import CLS, SEP, UNK, Vocabulary
 from paribus.spec.task import Task
 
 IGNORED = -100
@@ -63,8 +63,8 @@ def _tagged(item: TaggingItem, number: int, labels: dict[str, int], vocabulary: 
     """Only the first piece of a word is labelled. Devlin et al. 2019, arXiv:1810.04805, section 5.3."""
     ids, target = [CLS], [IGNORED]
     for word, label in zip(vocabulary.encode_all(item.words), item.labels, strict=True):
-        pieces = word.ids
-        if not pieces or len(ids) + len(pieces) + 1 > length:
+        pieces = word.ids or [UNK]  # a word of nothing but what the tokenizer drops still has a label
+        if len(ids) + len(pieces) + 1 > length:
             break
         ids += pieces
         target += [labels[label], *([IGNORED] * (len(pieces) - 1))]

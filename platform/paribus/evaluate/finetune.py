@@ -170,7 +170,7 @@ def predict(module: Tuned, items: Sequence[Item], vocabulary: Vocabulary, length
     """The answer for each item: a label, a number, a text, or a label a word."""
     task = module.task
     asked = features(task, items, vocabulary, length)
-    answers: list[Any] = [None] * len(items)
+    answers: list[Any] = [""] * len(items)  # a span question whose every window is cut away
     best = [-math.inf] * len(items)
     # Inputs of like length go together, which spares padding and changes no answer.
     order = sorted(range(len(asked)), key=lambda number: len(asked[number].ids))

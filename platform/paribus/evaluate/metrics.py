@@ -84,8 +84,8 @@ def macro_f1(labels: Labels, gold: Labels, predicted: Labels) -> float:
 
 
 def mcc(labels: Labels, gold: Labels, predicted: Labels) -> float:
-    """Matthews correlation; 0 for a constant prediction."""
-    return float(matthews_corrcoef(gold, predicted))
+    """Matthews correlation; 0 if either side is constant."""
+    return float(matthews_corrcoef(gold, predicted)) if len(set(gold)) > 1 and len(set(predicted)) > 1 else 0.0
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------

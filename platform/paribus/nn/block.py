@@ -29,4 +29,5 @@ class PreNormBlock(Block):
 
     def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
         x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), padding_BT))
-        return x_BTD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BTD)))
+        out_BTD: Tensor = x_BTD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BTD)))
+        return out_BTD

@@ -5,6 +5,7 @@
 
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,7 +24,15 @@ from paribus.train.watch import Diverged, Watch
 GPU_MICRO_TOKENS = 65536
 
 
-def pretrain(spec: Pretraining, seed: int, pack: Path, vocabulary: int, work: Work, runtime: Runtime) -> dict[str, object]:
+def pretrain(
+    spec: Pretraining,
+    seed: int,
+    pack: Path,
+    vocabulary: int,
+    work: Work,
+    runtime: Runtime,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, object]:
     """Train and write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, device."""
     rows = load(pack, "train")
     budget = spec.budget
@@ -37,7 +46,7 @@ def pretrain(spec: Pretraining, seed: int, pack: Path, vocabulary: int, work: Wo
     found = newest(folder)
     checkpoint, steps.first = found or (None, 0)
     # Far above ln V, the loss of guessing uniformly, is no state to train on from.
-    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, 1.5 * math.log(vocabulary), steps.first)
+    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, 1.5 * math.log(vocabulary), steps.first, stop)
     callbacks = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
     outcome: dict[str, object] = {"outcome": "done"}
     try:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from paribus.errors import SpecError
 from paribus.plan.arms import Arm, arms
 from paribus.plan.stages import VERSIONS, Stage, Stages
 from paribus.project import Project
@@ -58,6 +59,7 @@ def plan(
     count = seeds or experiment.seeds
     found = arms(project, name, scale, overrides)
     makers = [Stages(arm.run) for arm in found]
+    _refuse_equal_arms(project, name, found, makers)
     # Seed by seed, so that a queue worked in this order has every arm once before any arm twice.
     runs = []
     for seed in range(count):
@@ -65,6 +67,19 @@ def plan(
             stages = maker.at(seed)
             runs.append(PlannedRun(arm, seed, f"run-{digest(','.join(stage.key for stage in stages))}", stages))
     return Plan(f"{name}@{scale}", name, experiment, scale, overrides or {}, found, count, runs)
+
+
+def _refuse_equal_arms(project: Project, name: str, found: list[Arm], makers: list[Stages]) -> None:
+    """Two arms of one content would be one run under two labels: a difference of exactly nothing."""
+    seen: dict[str, str] = {}
+    for arm, maker in zip(found, makers, strict=True):
+        content = ",".join(stage.key for stage in maker.at(0))
+        if content in seen:
+            raise SpecError(
+                f"{project.experiments.path(name)}: arms {seen[content]!r} and {arm.label!r} resolve to the same run; "
+                "their levels set nothing that differs here"
+            )
+        seen[content] = arm.label
 
 
 def why(stage: Stage, finished: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -98,12 +113,9 @@ def why(stage: Stage, finished: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def flatten(data: Any, prefix: str = "") -> dict[str, Any]:
     """Nested plain data as dotted path to scalar."""
-    if isinstance(data, dict):
-        pairs = data.items()
-    elif isinstance(data, list | tuple):
-        pairs = ((str(index), item) for index, item in enumerate(data))
-    else:
+    if not isinstance(data, dict | list | tuple):
         return {prefix: data}
+    pairs = data.items() if isinstance(data, dict) else enumerate(data)
     found: dict[str, Any] = {}
     for key, value in pairs:
         found |= flatten(value, f"{prefix}.{key}" if prefix else str(key))

@@ -6,6 +6,7 @@ its `kind`.  A user's own module adds a variant by defining the subclass; keys, 
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, PrivateAttr, ValidationError
@@ -27,6 +28,12 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
     _canonical: str | None = PrivateAttr(None)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy that works its canonical text out anew: pydantic would copy that of the original."""
+        copy = super().model_copy(update=update, deep=deep)
+        copy._canonical = None
+        return copy
 
 
 def _marked(field: Any, mark: str) -> bool:

@@ -22,8 +22,6 @@ import psutil
 from paribus.errors import LostLease
 
 
-
-
 def _me() -> dict[str, Any]:
     return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
 
@@ -36,6 +34,7 @@ def exclusive(path: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child forked meanwhile would keep a lock that is only closed
         os.close(descriptor)
 
 
@@ -111,6 +110,6 @@ def is_live(path: Path, grace_seconds: float) -> bool:
     if found["host"] != socket.gethostname():
         return True
     try:
-        return abs(psutil.Process(found["pid"]).create_time() - found["started"]) < 1.0
+        return bool(abs(psutil.Process(found["pid"]).create_time() - found["started"]) < 1.0)
     except psutil.NoSuchProcess:
         return False

@@ -4,7 +4,10 @@
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
     doing/KEY/               a stage in progress: out/ becomes stages/KEY, scratch/ holds checkpoints and curves
     leases/NAME.json         who works on a stage or a run
-    runs/RUN.json            the resolved spec of every run that was ever queued
+    queue/NAME.journal       Optuna's journal of each queue
+    runs/NAME/RUN.json       the resolved spec of every run that was ever queued
+    logs/RUN.log             what a run's workers printed
+    tables/                  tables as files
     provenance/DIGEST.json   commit, diff and package versions, once for all stages they apply to
     corrupt/                 stages that failed their checksum, set aside
 

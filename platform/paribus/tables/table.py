@@ -133,22 +133,18 @@ def paper_table(paper: PaperTable, *notes: str) -> Table:
     )
 
 
-def experiment_table(
-    plan: Plan, store: Store, paper: PaperTable | None = None, failed: Collection[str] = ()
-) -> Table:
+def experiment_table(plan: Plan, store: Store, paper: PaperTable | None = None, failed: Collection[str] = ()) -> Table:
     """What `plan` measured, a row an arm, beside `paper`, the table it reproduces; the paper alone before any run.
 
     Each cell of an arm: the aggregate over its seeds, and the difference to the baseline paired by seed. Runs that
     diverged are counted in the notes and are in no cell.
     """
-    measured = frame(plan, store)
-    if measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty():
-        missing = f"There are no runs of {plan.name} yet; this makes them: `{_command(plan)}`"
-        if paper:
-            return paper_table(paper, missing)
-    else:
-        missing = ""
-    return _Layout(plan, measured, states(plan, store, failed), paper, missing).table()
+    measured, found = frame(plan, store), states(plan, store, failed)
+    untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
+    if untouched and set(found.values()) == {"missing"}:
+        note = f"There are no runs of {plan.name} yet; this makes them: `{_command(plan)}`"
+        return paper_table(paper, note) if paper else _Layout(plan, measured, found, paper).table(note)
+    return _Layout(plan, measured, found, paper).table()
 
 
 class _Layout:
@@ -160,9 +156,8 @@ class _Layout:
         measured: pl.DataFrame,
         states: Mapping[tuple[str, int], str],
         paper: PaperTable | None,
-        first_note: str,
     ) -> None:
-        self.plan, self.measured, self.states, self.paper, self.first_note = plan, measured, states, paper, first_note
+        self.plan, self.measured, self.states, self.paper = plan, measured, states, paper
         self.tasks = plan.baseline.run.evaluation.tasks
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
@@ -175,8 +170,8 @@ class _Layout:
             ),
         ]
 
-    def table(self) -> Table:
-        """All of it."""
+    def table(self, *notes: str) -> Table:
+        """All of it; `notes` go first."""
         plan = self.plan
         values = self._values()
         arms = [self._arm(arm, values) for arm in plan.arms]
@@ -192,7 +187,7 @@ class _Layout:
                 *arms,
                 *self._references(),
             ),
-            tuple(self._notes()),
+            (*notes, *self._notes()),
             plan.experiment.question,
             plan.experiment.expect,
             self._provenance(),
@@ -293,7 +288,7 @@ class _Layout:
                 f"Published values are the paper's own, at its own size, data and budget: {_cite(self.paper)}. "
                 f"{self.paper.protocol}"
             )
-        return [self.first_note, *notes] if self.first_note else notes
+        return notes
 
     def _count(self) -> str:
         """How many runs are done, and for each arm what became of the others."""

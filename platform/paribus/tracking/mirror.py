@@ -27,6 +27,9 @@ from paribus.tracking.wanted import Content, Entry, Point, Wanted
 STATUS = {"done": "FINISHED", "diverged": "FAILED", "running": "RUNNING", "missing": "SCHEDULED"}
 """MLflow's word for each outcome; what is missing waits for a worker, interrupted or not."""
 
+PAGE = 1000
+"""Runs a request when looking up what MLflow has."""
+
 # By default MLflow retries an unreachable server for four minutes, prints two lines a run and reports usage.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -80,7 +83,7 @@ def sync(plan: Plan, store: Store, uri: str, live: bool = False) -> Counts:
         problem = str(error)
         if not isinstance(error, ParibusError):
             first_line = next(iter(problem.splitlines()), "")
-            problem = f"{_public(uri)}: cannot be brought up to date ({type(error).__name__}: {first_line})"
+            problem = _public(f"{uri}: cannot be brought up to date ({type(error).__name__}: {first_line})")
         if live:
             return Counts(outage=problem)
         raise ParibusError(problem) from error
@@ -120,9 +123,9 @@ def _load(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _public(uri: str) -> str:
-    """`uri` without a password."""
-    return re.sub(r"//[^/@]*@", "//", uri)
+def _public(text: str) -> str:
+    """`text` without the user names and passwords of URIs in it."""
+    return re.sub(r"//[^/@\s]*@", "//", text)
 
 
 def _all_there(uri: str, runs: set[str]) -> bool:
@@ -149,7 +152,7 @@ def _runs(client: Any, experiment_id: str) -> Iterator[Any]:
     """Every run of an experiment that is not deleted."""
     token = None
     while True:
-        page = client.search_runs([experiment_id], max_results=1000, page_token=token)
+        page = client.search_runs([experiment_id], max_results=PAGE, page_token=None)
         yield from page
         token = page.token
         if not token:

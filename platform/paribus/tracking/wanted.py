@@ -207,9 +207,7 @@ class RunEntry:
         self.id = digest(f"{parent}|{run.key}|{run.seed}")
         self.name = f"{run.arm.label} seed {run.seed}"
         self._tags = arm_tags | {"paribus.seed": str(run.seed), "paribus.run": run.key}
-        self.stages = [
-            StageEntry(wanted, self.id, self._tags, stage) for stage in run.stages if stage.kind in OWN
-        ]
+        self.stages = [StageEntry(wanted, self.id, self._tags, stage) for stage in run.stages if stage.kind in OWN]
 
     @property
     def source(self) -> str | None:

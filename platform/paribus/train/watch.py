@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import psutil
 import pytorch_lightning as pl
 import torch
 
+from paribus.errors import Stopped
 from paribus.store.store import read_jsonl, write_atomically
 
 
@@ -28,10 +30,19 @@ class Watch(pl.Callback):
     progress.json: step, steps, tokens_per_second, loss, seconds_left.
     """
 
-    def __init__(self, scratch: Path, steps: int, step_tokens: int, worst_loss: float, resumed_at: int = 0) -> None:
+    def __init__(
+        self,
+        scratch: Path,
+        steps: int,
+        step_tokens: int,
+        worst_loss: float,
+        resumed_at: int = 0,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._curve = scratch / "curve.jsonl"
         self._progress = scratch / "progress.json"
         self._steps, self._step_tokens, self._worst = steps, step_tokens, worst_loss
+        self._stop = stop
         self._every = max(1, steps // 200)
         self._losses: list[torch.Tensor] = []
         self._process = psutil.Process()
@@ -43,6 +54,8 @@ class Watch(pl.Callback):
         self.seconds, self.tokens = 0.0, 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
+        if self._stop():
+            raise Stopped
         step = trainer.global_step
         last: dict[str, torch.Tensor] = module.last  # type: ignore[assignment]
         self._losses.append(last["loss"])
@@ -79,6 +92,6 @@ class Watch(pl.Callback):
             "system/cpu_percent": self._process.cpu_percent(),
             "system/memory_mb": self._process.memory_info().rss / 2**20,
         }
-        if torch.cuda.is_initialized():
+        if torch.cuda.is_available():
             found["system/gpu_memory_mb"] = torch.cuda.max_memory_allocated() / 2**20
         return found

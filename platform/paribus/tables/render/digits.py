@@ -7,6 +7,7 @@ from paribus.spec.table import Value
 from paribus.tables.table import Cell, Column, Row, Table
 
 DECIMALS = {"points": 1, "nats": 3, "perplexity": 1}
+BROKEN = 24  # characters that a column of texts gets where room is short
 LEGEND = "\u2191 higher is better, \u2193 lower is better."
 
 
@@ -81,6 +82,15 @@ def is_text(table: Table, index: int) -> bool:
     """Whether column `index` holds words, which read better from the left."""
     values = (row.cells[index] for row in table.rows)
     return any(isinstance(cell.value, str) and not cell.value[:1].isdigit() for cell in values if cell)
+
+
+def width(table: Table, index: int) -> int:
+    """Characters that column `index` needs: numbers and the words of its header stay whole, long texts are broken."""
+    column = table.columns[index]
+    longest = max(len(line) for row in table.rows for line in lines(row.cells[index], column))
+    if is_text(table, index):
+        longest = min(longest, BROKEN)
+    return max(longest, *map(len, header(column, table).split()))
 
 
 def notes(table: Table) -> list[str]:

@@ -1,14 +1,17 @@
 """LaTeX: a table float with booktabs."""
 
+import itertools
+import re
+import textwrap
+
 from paribus.tables.render import digits
 from paribus.tables.table import Row, Table
 
-_WIDE = 90  # characters of the widest line beyond which the table is scaled down to the text's width
-_WORDS = r"p{.35\linewidth}"  # a column of words
+_PAGE = 80  # characters of a line of small print; a wider table is scaled down
 _ESCAPES = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "[": "{[}", "]": "{]}", "$": r"\$", "&": r"\&", "#": r"\#",
     "%": r"\%", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\textquotedbl{}", "`": r"\textasciigrave{}", "\n": " ",
+    ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{''}", "`": r"\textasciigrave{}", "\n": " ",
     "\u2191": r"$\uparrow$", "\u2193": r"$\downarrow$", "\u00b1": r"$\pm$", "\u00d7": r"$\times$",
 }  # fmt: skip
 
@@ -17,7 +20,7 @@ def render(table: Table) -> str:
     """`table` as a snippet for \\input."""
     notes = " ".join(escape(note) for note in digits.notes(table))
     lines = [
-        r"% Needs \usepackage{booktabs}, \usepackage{graphicx} and \usepackage[T1]{fontenc}.",
+        r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
         r"\begin{table}[tb]",
         r"\centering",
         rf"\caption{{{escape('. '.join(filter(None, [table.title, table.question])))}}}",
@@ -34,7 +37,8 @@ def render(table: Table) -> str:
 
 def _scaled(table: Table) -> list[str]:
     lines = _tabular(table)
-    if max(len(line) for line in lines) <= _WIDE:
+    labels = max(len(digits.label(row)) for row in table.rows)
+    if labels + sum(digits.width(table, index) + 2 for index in range(len(table.columns))) <= _PAGE:
         return lines
     return [r"\resizebox{\linewidth}{!}{%", *lines[:-1], lines[-1] + "%", "}"]
 
@@ -42,15 +46,14 @@ def _scaled(table: Table) -> list[str]:
 def _tabular(table: Table) -> list[str]:
     published = sum(column.published for column in table.columns)
     ours = len(table.columns) - published
-    kinds = "".join(_WORDS if digits.is_text(table, index) else "r" for index in range(len(table.columns)))
-    lines = [rf"\begin{{tabular}}{{l{kinds}}}", r"\toprule"]
+    everything = range(len(table.columns))
+    lines = [rf"\begin{{tabular}}{{l{''.join(_kind(table, index) for index in everything)}}}", r"\toprule"]
     if published and ours:
         lines += [
             rf"& \multicolumn{{{published}}}{{c}}{{Published}} & \multicolumn{{{ours}}}{{c}}{{Ours}} \\",
             rf"\cmidrule(lr){{2-{published + 1}}} \cmidrule(lr){{{published + 2}-{published + ours + 1}}}",
         ]
-    heads = (escape(f"{column.label}{digits.unit(column)}{digits.arrow(column)}") for column in table.columns)
-    lines.append(_line("", *heads))
+    lines.append(_line("", *(_head(table, index) for index in everything)))
     for group, rows in digits.groups(table):
         lines.append(r"\midrule")
         if group:
@@ -60,14 +63,33 @@ def _tabular(table: Table) -> list[str]:
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
+def _kind(table: Table, index: int) -> str:
+    """Numbers to the right, words to the left, and long ones broken."""
+    if not digits.is_text(table, index):
+        return "r"
+    return rf"p{{{digits.BROKEN / 2}em}}" if digits.width(table, index) == digits.BROKEN else "l"
+
+
+def _head(table: Table, index: int) -> str:
+    """The header, in lines no wider than the column."""
+    column = table.columns[index]
+    text = f"{column.label}{digits.unit(column)}{digits.arrow(column)}"
+    lines = map(escape, textwrap.wrap(text, digits.width(table, index), break_long_words=False))
+    side = "l" if digits.is_text(table, index) else "r"
+    return rf"\shortstack[{side}]{{" + r"\\".join(lines) + "}"
+
+
 def _rows(row: Row, table: Table) -> list[str]:
-    """A line of values and, for an arm, a line of differences below it."""
+    """A line of values and, for an arm, lines of differences and intervals below it."""
     cells = [digits.lines(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
-    lines = [_line(escape(digits.label(row)), *(escape(value) for value, *_ in cells))]
-    differences = [escape(" ".join(difference)) for _, *difference in cells]
-    if any(differences):
-        lines.append(_line("", *(rf"{{\footnotesize {text}}}" if text else "" for text in differences)))
-    return lines
+    first, *below = itertools.zip_longest(*cells, fillvalue="")
+    small = [[rf"{{\footnotesize {_cell(text)}}}" if text else "" for text in line] for line in below]
+    return [_line(escape(digits.label(row)), *map(_cell, first)), *(_line("", *line) for line in small)]
+
+
+def _cell(text: str) -> str:
+    """A cell; the hyphen before a number is a minus."""
+    return re.sub(r"(?<!\w)-(?=\d)", "$-$", escape(text))
 
 
 def _line(*cells: str) -> str:

@@ -11,7 +11,6 @@ from paribus.tables.render import digits
 from paribus.tables.table import Column, Row, Table
 
 _GAP = 3  # characters between two columns
-_TEXT = 20  # characters that a column of texts gets at least
 
 
 def show(table: Table, width: int = 100) -> RenderableType:
@@ -21,12 +20,12 @@ def show(table: Table, width: int = 100) -> RenderableType:
         parts.append(Text(f"{table.question}\nExpected: {table.expect}"))
     for columns in _panels(table, width):
         parts += ["", _grid(table, columns)]
-    return Group(*parts, *(Text(note, style="dim") for note in digits.notes(table)))
+    return Group(*parts, "", *(Text(note, style="dim") for note in digits.notes(table)))
 
 
 def _panels(table: Table, width: int) -> Iterator[list[int]]:
     """The columns, in as few panels as fit."""
-    widths = [_width(table, index) + _GAP for index in range(len(table.columns))]
+    widths = [digits.width(table, index) + _GAP for index in range(len(table.columns))]
     room = width - max(len(_label(row)) for row in table.rows)
     panel: list[int] = []
     for index, column in enumerate(table.columns):
@@ -46,7 +45,7 @@ def _grid(table: Table, columns: Sequence[int]) -> Grid:
     for index in columns:
         header = Text(digits.header(table.columns[index], table))
         left = digits.is_text(table, index)
-        grid.add_column(header, justify="left" if left else "right", min_width=_width(table, index))
+        grid.add_column(header, justify="left" if left else "right", min_width=digits.width(table, index))
     for group, members in digits.groups(table):
         rows = [row for row in members if any(row.cells[index] for index in columns)]
         if group and rows:
@@ -56,15 +55,6 @@ def _grid(table: Table, columns: Sequence[int]) -> Grid:
             grid.add_row(_label(row), *cells)
         grid.add_section()
     return grid
-
-
-def _width(table: Table, index: int) -> int:
-    """Characters that a column needs: numbers and the words of its header stay whole, long texts may be broken."""
-    column = table.columns[index]
-    longest = max(len(line) for row in table.rows for line in digits.lines(row.cells[index], column))
-    if digits.is_text(table, index):
-        longest = min(longest, _TEXT)
-    return max(longest, *map(len, digits.header(column, table).split()))
 
 
 def _label(row: Row) -> str:

@@ -1,0 +1,5 @@
+"""python -m paribus."""
+
+from paribus.cli import main
+
+main()

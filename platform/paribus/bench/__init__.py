@@ -1,0 +1,1 @@
+"""Benchmarks of paribus itself. They print what they measure and judge nothing."""

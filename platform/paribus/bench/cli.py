@@ -1,0 +1,35 @@
+"""The command line as whole processes: CPU and wall seconds of the child."""
+
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+
+def _timed(argv: Sequence[str]) -> tuple[float, float]:
+    """CPU and wall seconds of one run of `python -m paribus ARGV`."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run([sys.executable, "-m", "paribus", *argv], check=True, stdout=subprocess.DEVNULL, env=os.environ)
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
+
+
+def _report(argv: Sequence[str], repeats: int) -> None:
+    _timed(argv)  # the first run compiles
+    cpu, wall = zip(*(_timed(argv) for _ in range(repeats)), strict=True)
+    medians = f"{statistics.median(cpu):6.2f} s CPU  {statistics.median(wall):6.2f} s wall"
+    print(f"{medians}  (median of {repeats}, CPU {min(cpu):.2f} to {max(cpu):.2f})  paribus {' '.join(argv)}")
+
+
+def measure(repeats: int) -> None:
+    """--help, list and plan."""
+    for argv in (["--help"], ["list"], ["list", "factors"], ["plan", "masking", "--scale", "tiny"]):
+        _report(argv, repeats)
+
+
+def measure_plan(runs: int) -> None:
+    """An experiment of `runs` runs: two arms of runs/2 seeds."""
+    _report(["plan", "masking", "--scale", "tiny", "--seeds", str(runs // 2)], 3)

@@ -1,0 +1,569 @@
+"""The command line: a list of verbs. Heavy imports wait inside; settings live in files, flags say only what to do and where."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from paribus.errors import ParibusError
+
+if TYPE_CHECKING:
+    from paribus.jobs.queue import Entry
+    from paribus.plan.estimate import Cost
+    from paribus.plan.plan import Plan
+    from paribus.project import Project
+    from paribus.store.store import Store
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Ablations of Transformer-encoder pretraining, all else equal.",
+)
+
+Name = Annotated[str, typer.Argument(help="An experiment; `paribus list experiments` shows them.")]
+Scale = Annotated[str, typer.Option(help="A preset of sizes and budgets; `paribus list scales`.")]
+Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each arm; default: what the experiment says.")]
+Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value for every arm, e.g. optimizer.lr=3e-4.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Workers = Annotated[int, typer.Option(min=1, help="Worker processes.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line and exit code 2."""
+    try:
+        app()
+    except ParibusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(0)
+
+
+def _project() -> "Project":
+    from paribus.project import find
+
+    return find()
+
+
+def _store(project: "Project") -> "Store":
+    from paribus.store.store import Store
+
+    return Store(project.store)
+
+
+def _plan(project: "Project", name: str, scale: str, seeds: int | None, sets: Iterable[str] | None) -> "Plan":
+    from paribus.plan.plan import plan
+    from paribus.spec.load import parse_override
+
+    return plan(project, name, scale, seeds, dict(parse_override(text) for text in sets or ()))
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+@app.command("list")
+def list_(
+    what: Annotated[str, typer.Argument(help="experiments, factors, bases, scales, tasks, tables or stages.")] = "experiments",
+    as_json: Json = False,
+) -> None:
+    """What there is, shipped and yours.  Example: paribus list factors"""
+    from paribus import views
+
+    project = _project()
+    if what == "stages":
+        store = _store(project)
+        rows = [
+            {"key": r["key"], "outcome": r["outcome"], "seconds": round(r["finished"] - r["started"], 1)}
+            for r in store.records()
+        ]
+    else:
+        rows = _listing(project, what)
+    if as_json:
+        views.show_json(rows)
+    elif rows:
+        table = views.grid(*rows[0])
+        for row in rows:
+            table.add_row(*(str(value) for value in row.values()))
+        views.console.print(table)
+    else:
+        print(f"no {what} yet")
+
+
+def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
+    match what:
+        case "experiments":
+            library = project.experiments
+            return [{"experiment": n, "question": library.get(n).question, "base": library.get(n).base} for n in library]
+        case "factors":
+            return [
+                {"factor": n, "levels": ", ".join(f.levels), "source": f.source}
+                for n in project.factors
+                for f in [project.factors.get(n)]
+            ]
+        case "bases":
+            return [{"base": n, "source": project.bases.get(n).source.strip()} for n in project.bases]
+        case "scales":
+            return [{"scale": n, "note": project.scales.get(n).note} for n in project.scales]
+        case "tasks":
+            return [
+                {"task": n, "kind": t.kind, "metrics": ", ".join(t.metrics), "source": t.source}
+                for n in project.tasks
+                for t in [project.task(n)]
+            ]
+        case "tables":
+            return [
+                {"table": n, "kind": t.kind, "title": t.title, "arxiv": t.paper.arxiv or ""}
+                for n in project.tables
+                for t in [project.tables.get(n)]
+            ]
+    from paribus.spec.load import suggest
+
+    kinds = ("experiments", "factors", "bases", "scales", "tasks", "tables", "stages")
+    raise ParibusError(f"list {what}: no such kind" + suggest(what, kinds))
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="An experiment, factor, base, scale, task or table.")], scale: Scale = "tiny") -> None:
+    """One file, resolved, with its source.  Example: paribus show masking --scale base"""
+    import yaml
+
+    from paribus.spec.load import suggest
+
+    project = _project()
+    libraries = {
+        "experiment": project.experiments,
+        "factor": project.factors,
+        "base": project.bases,
+        "scale": project.scales,
+        "task": project.tasks,
+        "table": project.tables,
+    }
+    found = {kind: library for kind, library in libraries.items() if name in library.paths}
+    if not found:
+        raise ParibusError(f"nothing is called {name!r}" + suggest(name, [n for lib in libraries.values() for n in lib]))
+    for kind, library in found.items():
+        print(f"# {kind} {name}: {library.path(name)}")
+        if kind == "experiment":
+            plan = _plan(project, name, scale, None, None)
+            shown: Any = {
+                "experiment": plan.experiment.model_dump(mode="json"),
+                "arms": {arm.label: dict(arm.levels) for arm in plan.arms},
+                f"run of the baseline at scale {scale}": plan.baseline.run.model_dump(mode="json"),
+            }
+        else:
+            shown = library.get(name).model_dump(mode="json")
+        print(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120))
+
+
+@app.command()
+def plan(
+    experiment: Name,
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+    why: Annotated[str | None, typer.Option(help="Say what makes this stage (a key or its beginning) new.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Every run and stage, what is done and shared, parameters, FLOPs, time, disk.  Example: paribus plan masking"""
+    from paribus import views
+    from paribus.plan.estimate import estimate
+    from paribus.plan.plan import why as explain
+
+    project = _project()
+    store = _store(project)
+    found = _plan(project, experiment, scale, seeds, sets)
+    done = store.keys()
+    if why is not None:
+        matching = [stage for stage in found.stages() if stage.key.startswith(why)]
+        if len(matching) != 1:
+            raise ParibusError(f"--why {why}: {len(matching)} stages of {found.name} begin so; give more of the key")
+        print(f"{matching[0].key}: {'done' if matching[0].key in done else 'to do'}")
+        print("\n".join(explain(matching[0], store.records(matching[0].kind))))
+        return
+    costs = _costs(found, store)
+    missing = [stage for stage in found.stages() if stage.key not in done]
+    if as_json:
+        keys = [{"run": r.key, "arm": r.arm.label, "seed": r.seed, "stages": [s.key for s in r.stages]} for r in found.runs]
+        views.show_json({**views.plan_summary(found, done, costs), "keys": keys})
+    else:
+        views.show_plan(found, done, costs, estimate(found, missing, costs, store.records()))
+
+
+def _costs(found: "Plan", store: "Store") -> "dict[str, Cost]":
+    """The cost of each arm, remembered in the store; counting needs torch, so a process of its own does it."""
+    from paribus.plan.estimate import Cost, cost_key, cost_question
+    from paribus.store.store import write_atomically
+
+    path = store.root / "costs.json"
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        known = {}
+    asked = {cost_key(arm.run): cost_question(arm.run) for arm in found.arms}
+    new = [key for key in asked if key not in known]
+    if new:
+        child = subprocess.run(
+            [sys.executable, "-m", "paribus.nn.count"],
+            input=json.dumps([asked[key] for key in new]),
+            capture_output=True,
+            text=True,
+        )
+        if child.returncode:
+            print(f"parameters could not be counted: {child.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            return {}
+        known |= dict(zip(new, json.loads(child.stdout), strict=True))
+        try:
+            store.root.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(known))
+        except OSError:
+            pass  # only a cache: planning on a read-only store still works
+    return {key: Cost(**known[key]) for key in asked}
+
+
+@app.command()
+def status(
+    queues: Queues = None,
+    watch: Annotated[bool, typer.Option(help="Look again every second until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Where every queued run stands.  Example: paribus status masking@tiny --watch"""
+    from dataclasses import asdict
+
+    from paribus import views
+
+    store = _store(_project())
+    while True:
+        entries = _entries(store, queues)
+        if as_json:
+            views.show_json([{"queue": name, **asdict(entry)} for name, entry in entries])
+        else:
+            if watch:
+                views.console.clear()
+            views.console.print(views.status_table(entries, store))
+            views.console.print(views.progress_table(store))
+            print(views.counts_line([entry.status for _, entry in entries]))
+        if not watch:
+            return
+        time.sleep(1.0)
+
+
+def _names(store: "Store", asked: Iterable[str] | None) -> list[str]:
+    """The queues that `asked` (names with or without a scale; None: all) means."""
+    from paribus.jobs.journal import queues
+    from paribus.spec.load import suggest
+
+    there = queues(store)
+    if not asked:
+        return there
+    found = []
+    for name in asked:
+        matching = [queue for queue in there if queue == name or queue.rpartition("@")[0] == name]
+        if not matching:
+            raise ParibusError(f"no queue is called {name!r}" + suggest(name, there))
+        found += matching
+    return found
+
+
+def _entries(store: "Store", asked: Iterable[str] | None) -> "list[tuple[str, Entry]]":
+    from paribus.jobs.queue import Queue
+
+    return [(name, entry) for name in _names(store, asked) for entry in Queue(store, name).entries()]
+
+
+@app.command()
+def logs(run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status` lists them.")]) -> None:
+    """What the workers of a run printed.  Example: paribus logs run-3a5e"""
+    store = _store(_project())
+    found = sorted((store.root / "logs").glob(f"{run}*.log"))
+    if len(found) != 1:
+        raise ParibusError(f"logs {run}: {len(found)} logs begin so" + ("" if found else "; `paribus status` lists the runs"))
+    sys.stdout.write(found[0].read_text(errors="replace"))
+
+
+# --- doing -----------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def queue(
+    experiment: Name,
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+    priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+) -> None:
+    """Queue the runs an experiment lacks.  Example: paribus queue masking --scale small --seeds 5"""
+    project = _project()
+    found = _plan(project, experiment, scale, seeds, sets)
+    _enqueue(found, _store(project), priority)
+
+
+def _enqueue(found: "Plan", store: "Store", priority: int = 0) -> None:
+    from paribus.jobs.queue import Queue
+
+    counts = Queue(store, found.name).add(found.runs, priority)
+    queued = counts.pop("queued", 0)
+    others = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    print(f"{found.name}: {queued} runs queued" + (f", {others} already" if others else ""), file=sys.stderr)
+
+
+@app.command()
+def work(
+    queues: Queues = None,
+    workers: Workers = 1,
+    device: Device = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")] = 1,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+) -> None:
+    """Take queued runs until none is left.  Example: paribus work --workers 2"""
+    from paribus.jobs.queue import Queue
+    from paribus.spec.run import Runtime
+
+    project = _project()
+    store = _store(project)
+    store.prepare()
+    runtime = Runtime(device=device, threads=threads, checkpoint_seconds=checkpoint_seconds)
+    names = _names(store, queues)
+    for name in names:
+        Queue(store, name).reap()
+    if not any(entry.status == "waiting" for _, entry in _entries(store, names)):
+        print("no run is waiting", file=sys.stderr)
+        return
+    _work(project, store, names, workers, runtime, [])
+    _fail_on_failures(store, names)
+
+
+def _work(project: "Project", store: "Store", names: list[str], workers: int, runtime: Any, plans: "list[Plan]") -> None:
+    """Run workers on the queues until they are empty, mirroring `plans` to MLflow meanwhile."""
+    from paribus import views
+    from paribus.jobs.pool import Pool
+
+    def statuses() -> list[str]:
+        return [entry.status for _, entry in _entries(store, names)]
+
+    with views.Display(store, statuses) as display, _Mirroring(project, store, plans):
+        Pool(project, store, names, workers, runtime).wait(display.look)
+        # A worker that was killed leaves its run behind; give it to fresh workers, but not for ever.
+        for _ in range(3):
+            if not {"waiting", "lost"} & set(statuses()):
+                break
+            Pool(project, store, names, workers, runtime).wait(display.look)
+
+
+def _fail_on_failures(store: "Store", names: list[str]) -> None:
+    """Exit code 1 when a run did not get to its end, with the reasons."""
+    bad = [(name, e) for name, e in _entries(store, names) if e.status in ("failed", "diverged", "waiting", "lost")]
+    for name, entry in bad:
+        print(f"{name} {entry.run} (arm {entry.arm}, seed {entry.seed}): {entry.status} {entry.reason or ''}", file=sys.stderr)
+    if bad:
+        print("`paribus logs RUN` shows what happened, `paribus retry` queues them again", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+class _Mirroring:
+    """Keeps MLflow up to date from a thread of this process while workers run; the last look is at the end."""
+
+    def __init__(self, project: "Project", store: "Store", plans: "list[Plan]") -> None:
+        self._project, self._store, self._plans = project, store, plans
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
+
+    def _run(self) -> None:
+        while not self._stop.wait(5.0):
+            self._sync()
+
+    def _sync(self) -> None:
+        from paribus.tracking.mirror import sync, tracking_uri
+
+        for plan in self._plans:
+            sync(plan, self._store, tracking_uri(self._project), live=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._sync()
+
+
+@app.command()
+def run(
+    experiment: Name,
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+    workers: Workers = 1,
+    device: Device = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")] = 1,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+) -> None:
+    """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
+    from paribus.spec.run import Runtime
+
+    project = _project()
+    store = _store(project)
+    found = _plan(project, experiment, scale, seeds, sets)
+    store.prepare()
+    done = store.keys()
+    if any(stage.key not in done for stage in found.stages()):
+        _enqueue(found, store)
+        runtime = Runtime(device=device, threads=threads, checkpoint_seconds=checkpoint_seconds)
+        _work(project, store, [found.name], workers, runtime, [found])
+    else:
+        from paribus.tracking.mirror import sync, tracking_uri
+
+        print(f"{found.name}: everything is done, nothing is computed again", file=sys.stderr)
+        sync(found, store, tracking_uri(project), live=True)
+    _print_tables(project, store, experiment, scale, seeds, sets, "text", files=True)
+    if any(stage.key not in store.keys() for stage in found.stages()):
+        _fail_on_failures(store, [found.name])
+
+
+@app.command()
+def cancel(queues: Queues = None) -> None:
+    """Cancel what waits and stop what runs.  Example: paribus cancel masking@tiny"""
+    from paribus.jobs.queue import Queue
+
+    store = _store(_project())
+    for name in _names(store, queues):
+        print(f"{name}: {Queue(store, name).cancel()} runs cancelled")
+
+
+@app.command()
+def retry(queues: Queues = None) -> None:
+    """Queue again what failed, diverged or was cancelled.  Example: paribus retry masking@tiny"""
+    from paribus.jobs.queue import Queue
+
+    store = _store(_project())
+    for name in _names(store, queues):
+        print(f"{name}: {Queue(store, name).retry()} runs queued again")
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def table(
+    name: Annotated[str, typer.Argument(help="An experiment or a paper's table; `paribus list tables`.")],
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+    format: Annotated[str, typer.Option(help="text, md, tex, html, csv or json.")] = "text",
+    files: Annotated[bool, typer.Option(help="Also write every format into the store's tables/.")] = False,
+) -> None:
+    """The paper's table with our numbers beside it.  Example: paribus table roberta-table1 --format tex"""
+    project = _project()
+    _print_tables(project, _store(project), name, scale, seeds, sets, format, files)
+
+
+def _print_tables(
+    project: "Project",
+    store: "Store",
+    name: str,
+    scale: str,
+    seeds: int | None,
+    sets: Iterable[str] | None,
+    format: str,
+    files: bool,
+) -> None:
+    from paribus.spec.load import parse_override
+    from paribus.tables.render import FORMATS, render, write_all
+    from paribus.tables.table import tables_for
+
+    if format not in ("text", *FORMATS):
+        raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
+    overrides = dict(parse_override(text) for text in sets or ())
+    for found in tables_for(project, store, name, scale, seeds, overrides):
+        if format == "text":
+            from paribus import views
+            from paribus.tables.render.terminal import show
+
+            views.console.print(show(found, views.console.width))
+        else:
+            print(render(found, format))
+        if files:
+            store.prepare()
+            written = write_all(found, store.root / "tables")
+            print("written: " + ", ".join(_short(path) for path in written), file=sys.stderr)
+
+
+def _short(path: Path) -> str:
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+@app.command()
+def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
+    """MLflow on 127.0.0.1 with the mirrored runs.  Example: paribus ui --port 5001"""
+    from paribus.tracking.mirror import tracking_uri
+    from paribus.tracking.server import ui_command
+
+    project = _project()
+    argv, environment = ui_command(_store(project), tracking_uri(project), port)
+    os.execvpe(argv[0], argv, environment)
+
+
+@app.command()
+def sync(
+    experiment: Annotated[str | None, typer.Argument(help="An experiment; default: every one that was queued.")] = None,
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+) -> None:
+    """Bring MLflow up to date with the store, or build it anew.  Example: paribus sync masking --scale tiny"""
+    from paribus.jobs.journal import queues
+    from paribus.tracking.mirror import sync as bring, tracking_uri
+
+    project = _project()
+    store = _store(project)
+    asked = [(experiment, scale)] if experiment else [q.rpartition("@")[::2] for q in queues(store)]
+    for name, at in asked:
+        counts = bring(_plan(project, name, at, seeds, sets), store, tracking_uri(project))
+        print(f"{name}@{at}: {counts}")
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")]) -> None:
+    """Make a project of your own.  Example: paribus init my-ablations"""
+    from paribus.scaffold import make
+
+    for path in make(folder):
+        print(path)
+    print(f"try: cd {folder} && paribus plan my-first --scale debug")
+
+
+bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure this installation; numbers, no verdicts.")
+app.add_typer(bench, name="bench")
+
+
+@bench.command("cli")
+def bench_cli(repeats: Annotated[int, typer.Option(min=1)] = 5) -> None:
+    """CPU and wall seconds of whole processes: --help, list, plan."""
+    from paribus.bench.cli import measure
+
+    measure(repeats)
+
+
+@bench.command("plan")
+def bench_plan(runs: Annotated[int, typer.Option(min=2)] = 10_000) -> None:
+    """Seconds to plan an experiment of many runs, as a whole process."""
+    from paribus.bench.cli import measure_plan
+
+    measure_plan(runs)
+
+
+if __name__ == "__main__":
+    main()

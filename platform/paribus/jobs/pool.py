@@ -1,0 +1,66 @@
+"""Workers as processes of this machine."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+
+from paribus.errors import ParibusError
+from paribus.project import Project
+from paribus.spec.run import Runtime
+from paribus.store.store import Store
+
+POLL_SECONDS = 0.25
+
+
+class Pool:
+    """`count` worker processes on the queues `names`. A worker that dies is not replaced: the others take its run."""
+
+    def __init__(self, project: Project, store: Store, names: Sequence[str], count: int, runtime: Runtime) -> None:
+        asked = {"queues": list(names), "store": str(store.root.resolve()), "runtime": runtime.model_dump(mode="json")}
+        # The threads of libraries that count cores by themselves; torch's own are set in the worker.
+        environment = {**os.environ, "OMP_NUM_THREADS": str(runtime.threads), "TOKENIZERS_PARALLELISM": "true"}
+        self._errors = [tempfile.TemporaryFile() for _ in range(count)]
+        self._workers = []
+        for errors in self._errors:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "paribus.jobs.worker"],
+                stdin=subprocess.PIPE,
+                stderr=errors,
+                cwd=project.root,
+                env=environment,
+            )
+            assert worker.stdin
+            worker.stdin.write(json.dumps(asked).encode())
+            worker.stdin.close()
+            self._workers.append(worker)
+
+    def wait(self, look: Callable[[], None]) -> None:
+        """Until every worker has ended; `look` is called a few times a second. Raises what a worker could not mend."""
+        try:
+            while any(worker.poll() is None for worker in self._workers):
+                look()
+                try:
+                    next(worker for worker in self._workers if worker.poll() is None).wait(POLL_SECONDS)
+                except (subprocess.TimeoutExpired, StopIteration):
+                    pass
+        except BaseException:
+            self.stop()
+            raise
+        for worker, errors in zip(self._workers, self._errors, strict=True):
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip()
+            if worker.returncode == 2:
+                raise ParibusError(said.splitlines()[-1].removeprefix("error: "))
+            if worker.returncode != 0:
+                print(f"a worker ended with code {worker.returncode}\n{said[-2000:]}", file=sys.stderr)
+
+    def stop(self) -> None:
+        """Ask every worker to put its run back and wait until it has."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                worker.terminate()
+        for worker in self._workers:
+            worker.wait()

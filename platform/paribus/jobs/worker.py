@@ -1,0 +1,122 @@
+"""The worker: take a run, execute its stages, tell the queue, until none is left.
+
+One process a worker, started by pool.py as `python -m paribus.jobs.worker`; what it prints goes to the log of the run.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from paribus.errors import LostLease, ParibusError, Stopped
+from paribus.execute import Context, PretrainingDiverged, execute
+from paribus.jobs.queue import Claim, Queue
+from paribus.plan.stages import Stages
+from paribus.project import Project, find
+from paribus.spec.run import Runtime
+from paribus.store.store import Store
+
+ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
+
+
+def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime) -> int:
+    """Take runs of the queues `names`, the first that has one each time, until none waits; returns how many."""
+    queues = [Queue(store, name) for name in names]
+    taken = 0
+    while True:
+        for queue in queues:
+            queue.reap()
+        claim = next((claim for queue in queues if (claim := queue.claim())), None)
+        if claim is None:
+            return taken
+        taken += 1
+        with _logged(log_path(store, claim.run.key)):
+            _one(project, store, claim, runtime)
+
+
+def log_path(store: Store, run: str) -> Path:
+    """The log of a run."""
+    return store.root / "logs" / f"{run}.log"
+
+
+def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None:
+    """Execute one run and say how it ended."""
+    run = claim.run
+    print(f"{run.key}: {run.queue}, arm {run.arm}, seed {run.seed}, attempt {claim.attempt}", file=sys.stderr)
+    stages = Stages(run.run).at(run.seed)
+    try:
+        execute(Context(project, store, runtime, run.run, _sparing(claim.cancel_requested)), stages)
+    except Stopped:
+        claim.cancelled()
+    except PretrainingDiverged as error:
+        claim.diverged(error.step)
+    except LostLease as error:
+        print(error, file=sys.stderr)
+    except ParibusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        claim.failed(str(error))
+    except Exception as error:
+        traceback.print_exc()
+        claim.failed(f"{type(error).__name__}: {error}".splitlines()[0])
+    except BaseException:  # Ctrl-C or a signal: somebody else shall go on from the last checkpoint
+        claim.preempted()
+        raise
+    else:
+        evaluate = next(stage for stage in stages if stage.kind == "evaluate")
+        losses = [r["value"] for r in store.rows(evaluate.key) if r["metric"] == "loss" and r["split"] == "validation"]
+        claim.done(losses[0])
+        print(f"{run.key}: done", file=sys.stderr)
+
+
+def _sparing(question: Callable[[], bool]) -> Callable[[], bool]:
+    """`question`, asked at most once in ASK_SECONDS; in between the answer is the last one."""
+    answer, asked = False, 0.0
+
+    def ask() -> bool:
+        nonlocal answer, asked
+        if time.monotonic() - asked >= ASK_SECONDS:
+            answer, asked = question(), time.monotonic()
+        return answer
+
+    return ask
+
+
+@contextmanager
+def _logged(path: Path) -> Iterator[None]:
+    """What this process and its children print goes to the end of `path`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = os.dup(1), os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for descriptor, number in zip(saved, (1, 2), strict=True):
+                os.dup2(descriptor, number)
+                os.close(descriptor)
+
+
+def main() -> int:
+    """Work as standard input says: {"queues": [...], "store": ..., "runtime": {...}}."""
+    asked = json.load(sys.stdin)
+    runtime = Runtime.model_validate(asked["runtime"])
+    try:
+        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime)
+    except ParibusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

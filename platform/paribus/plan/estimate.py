@@ -1,0 +1,87 @@
+"""What a plan will take: seconds and bytes, from what finished stages took, else from FLOPs."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paribus.plan.plan import Plan
+from paribus.plan.stages import Pretraining, Stage
+from paribus.spec.base import canonical, digest
+from paribus.spec.objective import Mlm
+from paribus.spec.run import Run
+
+# Where nothing has been measured yet: a CPU core's modest rate, and a few seconds for any other stage.
+GUESSED_FLOPS_A_SECOND = 2e10
+GUESSED_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a pretraining costs, as `paribus.nn.count` counts it on the meta device."""
+
+    parameters: int
+    embedding: int
+    train_flops_a_token: float
+
+
+def cost_question(run: Run) -> dict[str, Any]:
+    """What `paribus.nn.count` is asked about a run."""
+    return {
+        "encoder": run.encoder.model_dump(mode="json"),
+        "vocabulary": run.tokenizer.vocabulary_size,
+        "length": run.packing.length,
+        "rate": run.objective.rate if isinstance(run.objective, Mlm) else 1.0,
+    }
+
+
+def cost_key(run: Run) -> str:
+    """The name an answer is remembered by."""
+    question = cost_question(run)
+    return digest(f"{canonical(run.encoder)}|{question['vocabulary']}|{question['length']}|{question['rate']}")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`measured` is the share of the missing seconds that rests on finished stages like the missing ones."""
+
+    seconds: float
+    bytes: int
+    measured: float
+
+
+def estimate(plan: Plan, missing: Iterable[Stage], costs: Mapping[str, Cost], finished: Iterable[Mapping[str, Any]]) -> Estimate:
+    """The work left in `missing`. `costs` by `cost_key`, `finished` what stage.json files say."""
+    flops = {}
+    parameters = {}
+    for arm, run in {arm.label: arm.run for arm in plan.arms}.items():
+        cost = costs.get(cost_key(run))
+        if cost:
+            flops[arm], parameters[arm] = cost.train_flops_a_token, cost.parameters
+    arm_of = {stage.key: run.arm.label for run in plan.runs for stage in run.stages if stage.kind == "pretrain"}
+    rates: dict[str, float] = {}
+    spans: dict[str, list[float]] = {}
+    for record in finished:
+        if record["kind"] == "pretrain" and record.get("tokens_per_second"):
+            rates[_encoder_of(record["spec"])] = record["tokens_per_second"]
+        else:
+            spans.setdefault(record["kind"], []).append(record["finished"] - record["started"])
+    seconds, known, size = 0.0, 0.0, 0
+    for stage in missing:
+        if isinstance(stage.spec, Pretraining):
+            rate = rates.get(_encoder_of(stage.spec.model_dump(mode="json")))
+            a_token = flops.get(arm_of[stage.key], 0.0)
+            took = stage.spec.budget.train_tokens * (1 / rate if rate else a_token / GUESSED_FLOPS_A_SECOND)
+            known += took if rate else 0.0
+            size += 4 * parameters.get(arm_of[stage.key], 0)
+        else:
+            like = spans.get(stage.kind)
+            took = sum(like) / len(like) if like else GUESSED_SECONDS
+            known += took if like else 0.0
+            size += 2**16
+        seconds += took
+    return Estimate(seconds, size, known / seconds if seconds else 1.0)
+
+
+def _encoder_of(spec: Mapping[str, Any]) -> str:
+    """What decides the speed of a pretraining, as text."""
+    return str(spec["encoder"]) + str(spec["precision"])

@@ -1,0 +1,172 @@
+"""What the command line shows a person: plans, queues, progress. Rich is loaded here and in tables only."""
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+
+from paribus.plan.estimate import Cost, Estimate, cost_key
+from paribus.plan.plan import Plan
+from paribus.store.store import Store
+
+console = Console(highlight=False)
+
+KINDS = ("corpus", "vocabulary", "pack", "task", "pretrain", "evaluate", "finetune")
+
+
+def grid(*columns: str, title: str | None = None) -> Table:
+    """A plain table; columns whose name ends in '#' are numbers."""
+    found = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
+    for column in columns:
+        found.add_column(column.rstrip("#"), justify="right" if column.endswith("#") else "left")
+    return found
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the unit a person would use."""
+    for size, unit in ((86400 * 365, "years"), (86400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def quantity(value: float) -> str:
+    """A count with a unit prefix: 171.3k, 109.5M, 7.7E."""
+    for size, unit in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:.0f}"
+
+
+def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str, Any]:
+    """A plan in numbers, as `paribus plan --json` prints it."""
+    asked = Counter(stage.kind for run in plan.runs for stage in run.stages)
+    distinct = Counter(stage.kind for stage in plan.stages())
+    finished = Counter(stage.kind for stage in plan.stages() if stage.key in done)
+    arms = []
+    for arm in plan.arms:
+        cost, budget = costs.get(cost_key(arm.run)), arm.run.budget
+        runs = [run for run in plan.runs if run.arm is arm]
+        arms.append(
+            {
+                "arm": arm.label,
+                "baseline": arm.baseline,
+                "runs": len(runs),
+                "done": sum(all(stage.key in done for stage in run.stages) for run in runs),
+                "tokens": budget.train_tokens,
+                "updates": budget.steps,
+                "parameters": cost.parameters if cost else None,
+                "embedding_parameters": cost.embedding if cost else None,
+                "train_flops": cost.train_flops_a_token * budget.train_tokens if cost else None,
+            }
+        )
+    stages = {
+        kind: {"asked": asked[kind], "distinct": distinct[kind], "done": finished[kind]} for kind in KINDS if asked[kind]
+    }
+    return {"plan": plan.name, "seeds": plan.seeds, "runs": len(plan.runs), "arms": arms, "stages": stages}
+
+
+def show_plan(plan: Plan, done: set[str], costs: dict[str, Cost], left: Estimate) -> None:
+    """A plan for a person."""
+    summary = plan_summary(plan, done, costs)
+    console.print(f"[bold]{plan.name}[/]: {plan.experiment.question}")
+    console.print(f"expected: {plan.experiment.expect}\n")
+    arms = grid("arm", "runs#", "done#", "tokens#", "updates#", "parameters#", "of these embedding#", "FLOPs a run#")
+    for arm in summary["arms"]:
+        counted = [arm["parameters"], arm["embedding_parameters"], arm["train_flops"]]
+        arms.add_row(
+            arm["arm"] + (" (baseline)" if arm["baseline"] else ""),
+            str(arm["runs"]),
+            str(arm["done"]),
+            quantity(arm["tokens"]),
+            f"{arm['updates']:,}",
+            *(quantity(value) if value is not None else "?" for value in counted),
+        )
+    console.print(arms)
+    console.print()
+    stages = grid("stage", "asked for#", "shared#", "done#", "to do#")
+    for kind, count in summary["stages"].items():
+        shared, todo = count["asked"] - count["distinct"], count["distinct"] - count["done"]
+        stages.add_row(kind, str(count["asked"]), str(shared), str(count["done"]), str(todo))
+    console.print(stages)
+    basis = "measured here" if left.measured > 0.99 else f"{left.measured:.0%} measured here, the rest guessed from FLOPs"
+    if left.seconds:
+        console.print(f"\nleft to do: about {duration(left.seconds)} of one worker ({basis}), {quantity(left.bytes)}B on disk")
+    else:
+        console.print("\nnothing left to do")
+
+
+def show_json(data: Any) -> None:
+    """For programs."""
+    print(json.dumps(data, indent=1))
+
+
+def status_table(entries: Iterable[tuple[str, Any]], store: Store) -> Table:
+    """Every run of the queues: (queue name, Entry)."""
+    found = grid("queue", "run", "arm", "seed#", "status", "attempt#", "worker", "note")
+    for name, entry in entries:
+        found.add_row(
+            name, entry.run, entry.arm, str(entry.seed), entry.status, str(entry.attempt), entry.worker or "", entry.reason or ""
+        )
+    return found
+
+
+def progress_table(store: Store) -> Table:
+    """The stages being worked on: how far, how fast, how long still."""
+    found = grid("in progress", "step#", "tokens/s#", "loss#", "time left#")
+    for folder in sorted((store.root / "doing").glob("*")):
+        if store.worker(folder.name):
+            told = store.progress(folder.name)
+            if told:
+                rate, loss = f"{told['tokens_per_second']:,.0f}", f"{told['loss']:.3f}"
+                found.add_row(folder.name, f"{told['step']}/{told['steps']}", rate, loss, duration(told["seconds_left"]))
+            else:
+                found.add_row(folder.name, "", "", "", "")
+    return found
+
+
+def counts_line(statuses: Sequence[str]) -> str:
+    """How many runs stand where."""
+    counts = Counter(statuses)
+    order = ("done", "running", "waiting", "lost", "failed", "diverged", "cancelled")
+    return ", ".join(f"{counts[status]} {status}" for status in order if counts[status]) or "no runs"
+
+
+class Display:
+    """Live progress where a person looks; a line each time a count changes where nobody does."""
+
+    def __init__(self, store: Store, statuses: Callable[[], list[str]]) -> None:
+        self._store, self._statuses = store, statuses
+        self._live = Live(console=console, refresh_per_second=2, transient=True) if console.is_terminal else None
+        self._last, self._looked = "", 0.0
+
+    def __enter__(self) -> "Display":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def look(self) -> None:
+        """Look at the store again, at most once a second."""
+        if time.monotonic() - self._looked < 1.0:
+            return
+        self._looked = time.monotonic()
+        line = "runs: " + counts_line(self._statuses())
+        if self._live:
+            self._live.update(_stack(line, progress_table(self._store)))
+        elif line != self._last:
+            print(line, file=sys.stderr, flush=True)
+        self._last = line
+
+
+def _stack(line: str, table: Table) -> RenderableType:
+    return Group(line, table)

@@ -1,0 +1,200 @@
+"""Golden files are in tests/golden; after a change that is meant, write them anew with PARIBUS_GOLDEN=write."""
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from paribus.errors import SpecError
+from paribus.plan.plan import plan
+from paribus.project import Project
+from paribus.store.store import Store
+from paribus.tables.render import FORMATS, digits, latex, render, write_all
+from paribus.tables.render.terminal import show
+from paribus.tables.stats import Difference
+from paribus.tables.table import Cell, Column, Row, Sample, Table, experiment_table, paper_table
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+SAMPLES = (Sample(0, "run-a0", 4.5120001), Sample(1, "run-a1", 4.4999999), Sample(2, "run-a2", 4.5))
+TABLE = Table(
+    name="ours@tiny",
+    title="50% of <A> & B_1 | C",
+    question="Is #1 better than $2?",
+    expect="no",
+    columns=(
+        Column("squad2_f1", "SQuAD 2.0 F1", "as printed", True, published=True),
+        Column("batch", "Batch", "as printed", None, published=True),
+        Column("remark", "Remark", "as printed", None, published=True),
+        Column("mlm.loss", "MLM loss", "nats", False, published=False),
+        Column("cola.mcc", "cola mcc", "points", True, published=False),
+    ),
+    rows=(
+        Row("reference", "reference", "Published only", (Cell(76.3), Cell([16, 32]), Cell("a_b & c"), None, None)),
+        Row(
+            "static",
+            "static",
+            "Arms",
+            (Cell(78.3), Cell(131072), None, Cell(4.5, SAMPLES), Cell(-1.23456, SAMPLES[:2])),
+            baseline=True,
+        ),
+        Row(
+            "dynamic",
+            "dynamic",
+            "Arms",
+            (
+                Cell(84.0),
+                Cell(3e18),
+                None,
+                Cell(4.4876, SAMPLES, Difference(-0.0124, -0.0300, 0.0052, 3)),
+                Cell(12.0, SAMPLES, Difference(13.23, 13.23, 13.23, 2)),
+            ),
+        ),
+        Row("one", "one seed", "Arms", (*[None] * 4, Cell(0.04, SAMPLES[:1], Difference(-0.04, None, None, 1)))),
+        Row("unigram", "unigram frequencies", "Learnt nothing", (None, None, None, Cell(6.0, stage="pack-1"), None)),
+    ),
+    notes=("Ours: `scale` tiny; 100% of it.", "A second note."),
+    provenance={"experiment": "ours", "runs": [{"run": "run-a0", "seed": 0}]},
+)
+
+
+def golden(name: str, text: str) -> str:
+    path = GOLDEN / name
+    if os.environ.get("PARIBUS_GOLDEN") == "write":
+        path.write_text(text, encoding="utf-8")
+    return path.read_text(encoding="utf-8")
+
+
+def terminal(table: Table, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, legacy_windows=False)
+    console.print(show(table, width))
+    written = console.file
+    assert isinstance(written, io.StringIO)
+    return "".join(line.rstrip() + "\n" for line in written.getvalue().splitlines())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_table_reads_as_its_golden_file(format: str) -> None:
+    text = render(TABLE, format)
+    assert text == golden(f"table.{format}", text)
+
+
+@pytest.mark.parametrize("width", [60, 120])
+def test_the_terminal_reads_as_its_golden_file(width: int) -> None:
+    text = terminal(TABLE, width)
+    assert text == golden(f"table-{width}.txt", text)
+
+
+def test_a_store_becomes_its_golden_table(
+    project: Project, store: Store, fill: Callable[..., None]
+) -> None:
+    planned = plan(project, "masks", "mini")
+    fill(store, planned)
+    text = render(experiment_table(planned, store, project.tables.get("roberta-table1")), "md")
+    assert text == golden("masks.md", text)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_number_is_lost_in_a_narrow_terminal(width: int) -> None:
+    text = terminal(TABLE, width)
+    assert max(map(len, text.splitlines())) <= width
+    for number in ("76.3", "131,072", "4.500 (n=3)", "[-0.030, +0.005]", "+13.2 (pairs=2)", "6.000"):
+        assert number in text
+
+
+def test_json_has_everything_with_the_keys_of_the_runs() -> None:
+    told = json.loads(render(TABLE, "json"))
+    static = told["rows"][1]["cells"][3]
+    assert static["value"] == 4.5 and static["samples"][0] == {"seed": 0, "run": "run-a0", "value": 4.5120001}
+    assert told["rows"][4]["cells"][3]["stage"] == "pack-1"
+    assert told["provenance"]["experiment"] == "ours"
+
+
+def test_csv_is_a_line_a_cell_and_rounds_nothing() -> None:
+    lines = list(csv.DictReader(io.StringIO(render(TABLE, "csv"))))
+    assert len(lines) == sum(cell is not None for row in TABLE.rows for cell in row.cells)
+    found = {(line["row"], line["column"]): line for line in lines}
+    assert float(found["static", "cola.mcc"]["ours"]) == -1.23456
+    assert found["static", "squad2_f1"]["paper"] == "78.3" and found["static", "squad2_f1"]["ours"] == ""
+    loss = found["dynamic", "mlm.loss"]
+    assert (loss["n"], loss["difference"], loss["low"], loss["seeds"]) == ("3", "-0.0124", "-0.03", "0 1 2")
+
+
+def test_html_is_well_formed_and_needs_nothing_else() -> None:
+    class Tags(HTMLParser):
+        open: list[str] = []
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert not {"src", "href"} & {name for name, _ in attrs} and tag != "script"
+            if tag not in ("meta", "br"):
+                self.open.append(tag)
+
+        def handle_endtag(self, tag: str) -> None:
+            assert self.open.pop() == tag
+
+    parser = Tags()
+    page = render(TABLE, "html")
+    parser.feed(page)
+    assert parser.open == []
+    assert "50% of &lt;A&gt; &amp; B_1 | C" in page and "url(" not in page
+
+
+def test_markdown_has_as_many_cells_in_every_line() -> None:
+    lines = [line for line in render(TABLE, "md").splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {len(TABLE.columns) + 2}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
+def test_latex_compiles(tmp_path: Path, project: Project) -> None:
+    papers = [paper_table(project.tables.get(name)) for name in project.tables]
+    tables = [TABLE, *papers]
+    body = "\n\\clearpage\n".join(render(table, "tex") for table in tables)
+    packages = "".join(rf"\usepackage{{{name}}}" for name in re.findall(r"usepackage{(\w+)}", body.splitlines()[0]))
+    text = rf"\documentclass{{article}}{packages}\begin{{document}}" + body + r"\end{document}"
+    (tmp_path / "document.tex").write_text(text, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-draftmode", "document.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace", timeout=60)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@given(st.text("\\{}[]$&#%_~^<>|\"`ab\n"))
+def test_latex_text_leaves_no_markup(text: str) -> None:
+    plain = re.sub(r"\\[a-z]+\{\}|\\[{}$&#%_]|\{\[\}|\{\]\}|\{''\}", "", latex.escape(text))
+    assert not set(plain) & set("\\{}[]$&#%_~^<>|\"`\n")
+
+
+@given(st.floats(-1e6, 1e6), st.integers(0, 4))
+def test_a_difference_has_a_sign_unless_it_rounds_to_nothing(value: float, decimals: int) -> None:
+    text = digits.signed(value, decimals)
+    assert float(text) == pytest.approx(value, abs=0.51 * 10**-decimals)
+    assert text[0] in "+-" if float(text) else text[0] == "0"
+
+
+def test_write_all_writes_every_format(tmp_path: Path) -> None:
+    paths = write_all(TABLE, tmp_path / "tables")
+    assert [path.name for path in paths] == [f"ours@tiny.{format}" for format in FORMATS]
+    assert all(path.read_text(encoding="utf-8") == render(TABLE, path.suffix[1:]) for path in paths)
+
+
+def test_an_unknown_format_is_an_error_that_suggests() -> None:
+    with pytest.raises(SpecError, match=r"no format 'htm' \(did you mean html\?\)"):
+        render(TABLE, "htm")
+
+
+def test_tables_load_nothing_heavy() -> None:
+    heavy = "{'torch', 'mlflow', 'optuna', 'scipy'}"
+    code = f"import sys, paribus.tables.render.terminal; print({heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,209 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from paribus.errors import SpecError
+from paribus.plan.plan import Plan, PlannedRun, plan
+from paribus.plan.stages import Stage
+from paribus.project import Project
+from paribus.spec.table import PaperTable
+from paribus.store.store import Store
+from paribus.tables.table import Cell, Row, Table, experiment_table, paper_table, tables_for
+
+Fill = Callable[..., None]
+Measure = Callable[[PlannedRun, Stage], list[tuple[str, str | None, float]]]
+
+
+@pytest.fixture
+def planned(project: Project) -> Plan:
+    return plan(project, "masks", "mini")
+
+
+@pytest.fixture
+def paper(project: Project) -> PaperTable:
+    return project.tables.get("roberta-table1")
+
+
+def cells(table: Table, row: str) -> dict[str, Cell | None]:
+    (found,) = [each for each in table.rows if each.key == row]
+    return {column.key: cell for column, cell in zip(table.columns, found.cells, strict=True)}
+
+
+def cell(table: Table, row: str, column: str) -> Cell:
+    found = cells(table, row)[column]
+    assert found is not None
+    return found
+
+
+def keys(run: PlannedRun, kind: str) -> list[str]:
+    return [stage.key for stage in run.stages if stage.kind == kind]
+
+
+def run_of(planned: Plan, label: str, seed: int) -> PlannedRun:
+    return next(run for run in planned.runs if (run.arm.label, run.seed) == (label, seed))
+
+
+def test_the_papers_columns_come_first_then_ours(planned: Plan, store: Store, paper: PaperTable, fill: Fill) -> None:
+    fill(store, planned)
+    table = experiment_table(planned, store, paper)
+    assert [(column.key, column.unit, column.published) for column in table.columns] == [
+        ("squad2_f1", "as printed", True),
+        ("mnli_m_acc", "as printed", True),
+        ("sst2_acc", "as printed", True),
+        ("mlm.loss", "nats", False),
+        ("mlm.perplexity", "perplexity", False),
+        ("grammar.mcc", "points", False),
+        ("casing.f1", "points", False),
+    ]
+    assert [row.key for row in table.rows] == ["reference", "static", "dynamic", "unigram", "majority"]
+    assert [row.baseline for row in table.rows] == [False, True, False, False, False]
+    assert (table.question or "").startswith("Does drawing") and table.expect == "no measurable difference"
+
+
+def test_a_cell_of_ours_is_the_aggregate_and_the_paired_difference(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned)
+    table = experiment_table(planned, store, paper)
+    found = cell(table, "dynamic", "grammar.mcc")
+    assert [sample.value for sample in found.samples] == pytest.approx([61.0, 62.0, 63.0])
+    assert [sample.seed for sample in found.samples] == [0, 1, 2]
+    assert found.samples[1].run == run_of(planned, "dynamic", 1).key
+    assert found.value == pytest.approx(62.0)
+    assert found.difference and (found.difference.mean, found.difference.n) == (pytest.approx(2.0), 3)
+    assert found.difference.low == pytest.approx(2.0 - 4.302652729749462 / 3**0.5)
+    assert cell(table, "static", "grammar.mcc").difference is None
+    assert cell(table, "dynamic", "mlm.loss").value == pytest.approx(4.42)
+
+
+def test_published_values_stand_beside_the_arm_of_the_same_name(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned)
+    table = experiment_table(planned, store, paper)
+    assert cell(table, "dynamic", "squad2_f1") == Cell(78.7)
+    assert cells(table, "reference")["mlm.loss"] is None
+
+
+def test_an_arm_that_the_paper_does_not_have_has_empty_published_cells(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned)
+    renamed = replace_key(paper, "dynamic", "fresh")
+    table = experiment_table(planned, store, renamed)
+    assert cells(table, "dynamic")["squad2_f1"] is None
+    assert [row.key for row in table.rows][:2] == ["reference", "fresh"]
+
+
+def replace_key(paper: PaperTable, old: str, new: str) -> PaperTable:
+    rows = [row.model_copy(update={"key": new}) if row.key == old else row for row in paper.rows]
+    return paper.model_copy(update={"rows": tuple(rows)})
+
+
+def test_the_references_are_what_a_model_that_learnt_nothing_scores(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned)
+    table = experiment_table(planned, store, paper)
+    assert cell(table, "unigram", "mlm.loss").value == 6.0
+    assert cell(table, "unigram", "mlm.perplexity").value == pytest.approx(403.428793)
+    assert cell(table, "majority", "casing.f1").value == 25.0
+    assert cell(table, "unigram", "mlm.loss").stage == keys(planned.runs[0], "pack")[0]
+
+
+def test_a_diverged_run_is_counted_and_is_in_no_cell(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    lost = run_of(planned, "dynamic", 2)
+    fill(store, planned, diverged=keys(lost, "pretrain"))
+    table = experiment_table(planned, store, paper)
+    assert [sample.seed for sample in cell(table, "dynamic", "mlm.loss").samples] == [0, 1]
+    assert "5 of 6 runs are done (3 seeds asked); dynamic: 1 diverged." in table.notes
+
+
+def test_a_seed_without_its_baseline_is_in_the_aggregate_and_in_no_pair(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned, missing=keys(run_of(planned, "static", 0), "evaluate"))
+    found = cell(experiment_table(planned, store, paper), "dynamic", "mlm.loss")
+    assert len(found.samples) == 3
+    assert found.difference and found.difference.n == 2
+
+
+def test_failed_runs_are_told_from_missing_ones(planned: Plan, store: Store, paper: PaperTable, fill: Fill) -> None:
+    lost = [run_of(planned, "dynamic", seed) for seed in (1, 2)]
+    fill(store, planned, missing=[key for run in lost for key in keys(run, "evaluate")])
+    table = experiment_table(planned, store, paper, failed={lost[0].key})
+    assert "4 of 6 runs are done (3 seeds asked); dynamic: 1 failed; dynamic: 1 missing." in table.notes
+
+
+def test_before_any_run_the_paper_stands_alone(project: Project, store: Store) -> None:
+    (table,) = tables_for(project, store, "masks", "mini", seeds=2, overrides={"optimizer.lr": 0.01})
+    assert table.name == "roberta-table1" and all(column.published for column in table.columns)
+    command = "paribus run masks --scale mini --seeds 2 --set optimizer.lr=0.01"
+    assert table.notes[0] == f"There are no runs of masks@mini yet; this makes them: `{command}`"
+
+
+def test_runs_that_all_failed_are_no_blank_page(planned: Plan, store: Store, paper: PaperTable) -> None:
+    table = experiment_table(planned, store, paper, failed={run.key for run in planned.runs})
+    assert "0 of 6 runs are done (3 seeds asked); static: 3 failed; dynamic: 3 failed." in table.notes
+
+
+def test_an_experiment_of_no_paper_has_our_columns_only(project: Project, store: Store, fill: Fill) -> None:
+    (empty,) = tables_for(project, store, "plain", "mini")
+    assert [row.key for row in empty.rows] == ["15", "40"]
+    assert empty.notes[0].startswith("There are no runs of plain@mini yet")
+    fill(store, plan(project, "plain", "mini"))
+    (table,) = tables_for(project, store, "plain", "mini")
+    assert not any(column.published for column in table.columns)
+    assert cell(table, "40", "casing.f1").value == pytest.approx(61.5)  # the mean of seeds 0 and 1
+
+
+def test_a_papers_table_brings_the_experiments_that_reproduce_it(
+    project: Project, planned: Plan, store: Store, fill: Fill
+) -> None:
+    fill(store, planned)
+    found = {table.name: table for table in tables_for(project, store, "roberta-table1", "mini")}
+    assert cell(found["masks@mini"], "dynamic", "squad2_f1").value == 78.7
+
+
+def test_a_table_that_nothing_reproduces_says_so(project: Project, store: Store) -> None:
+    (table,) = tables_for(project, store, "deberta-table4", "mini")
+    assert len(table.rows) == 10
+    assert table.notes[0] == "There are no runs: no experiment says `reproduces: deberta-table4` yet."
+
+
+def test_hyper_parameters_are_rows(project: Project) -> None:
+    table = paper_table(project.tables.get("roberta-hyperparameters-pretraining"))
+    assert len(table.columns) == 2 and len(table.rows) == 24
+    assert all(isinstance(row, Row) and len(row.cells) == 2 for row in table.rows)
+
+
+def test_an_unknown_name_is_an_error_that_suggests(project: Project, store: Store) -> None:
+    with pytest.raises(SpecError, match=r"'roberta-table11' \(did you mean roberta-table1\?\)"):
+        tables_for(project, store, "roberta-table11", "mini")
+
+
+def test_arms_with_other_vocabularies_are_not_compared_in_nats_unawares(
+    planned: Plan, store: Store, fill: Fill
+) -> None:
+    fill(store, planned)
+    warning = "nats and perplexities of different tokens do not compare"
+    assert not any(warning in note for note in experiment_table(planned, store).notes)
+    first, second = planned.runs[:2]
+    renamed = [
+        replace(stage, key="vocabulary-0000") if stage.kind == "vocabulary" else stage for stage in second.stages
+    ]
+    other = replace(planned, runs=[first, replace(second, stages=renamed), *planned.runs[2:]])
+    assert any(warning in note for note in experiment_table(other, store).notes)
+
+
+def test_provenance_names_every_run_and_its_state(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned)
+    told = experiment_table(planned, store, paper).provenance
+    assert (told["experiment"], told["scale"], told["paper"]) == ("masks", "mini", "roberta-table1")
+    assert [run["run"] for run in told["runs"]] == [run.key for run in planned.runs]
+    assert {run["state"] for run in told["runs"]} == {"done"}

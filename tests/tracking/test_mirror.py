@@ -1,0 +1,382 @@
+"""The mirror against a real SQLite tracking store, over stages written by hand."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paribus.errors import ParibusError
+from paribus.plan.plan import Plan, PlannedRun, plan
+from paribus.plan.stages import Stage, TaskTuning
+from paribus.project import find
+from paribus.store.store import Store, Work
+from paribus.tracking import mirror
+from paribus.tracking.mirror import content, sync
+from paribus.tracking.server import ui_command
+from paribus.tracking.wanted import OWN, Wanted
+
+ROOT = Path(__file__).resolve().parents[2]
+SCORES = {1e-3: 0.25, 3e-3: 0.5}
+"""What a fake fine-tuning scores, by its learning rate."""
+
+
+def planned(seeds: int = 1, **overrides: Any) -> Plan:
+    return plan(find(ROOT), "masking", "debug", seeds=seeds, overrides=overrides)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store")
+    store.prepare()
+    return store
+
+
+@pytest.fixture(scope="session")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty tracking database; making one takes seconds."""
+    path = tmp_path_factory.mktemp("schema") / "mlflow.db"
+    mirror._connect(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def database(schema: Path, tmp_path: Path) -> Callable[[str], str]:
+    """Makes a tracking store by name and returns its URI."""
+
+    def make(name: str) -> str:
+        shutil.copy(schema, tmp_path / name)
+        return f"sqlite:///{tmp_path / name}"
+
+    return make
+
+
+def curve(steps: int, scale: float = 1.0) -> str:
+    losses = {step: scale * (6 - step / 100) for step in range(0, steps, 10)}
+    points = [{"step": step, "time": time.time(), "train/loss": loss} for step, loss in losses.items()]
+    return "".join(json.dumps(point) + "\n" for point in points)
+
+
+def begin(store: Store, stage: Stage, steps: int, scale: float = 1.0) -> Work:
+    """Claim a stage and write the beginning of its curve. Use the result as a context to let go of it."""
+    work = store.claim(stage)
+    assert work
+    work.__enter__()
+    (work.scratch / "curve.jsonl").write_text(curve(steps, scale))
+    return work
+
+
+def finish(store: Store, stage: Stage, scale: float = 1.0, outcome: str = "done") -> None:
+    """A finished stage with rows in the form the real ones have."""
+    work = begin(store, stage, 0)
+    if stage.kind == "pretrain":
+        (work.out / "curve.jsonl").write_text(curve(50, scale))
+        work.row("train_loss", 5.5 + (stage.seed or 0))
+    elif isinstance(stage.spec, TaskTuning):
+        for split in ("select", "dev"):
+            for metric in stage.spec.task.metrics:
+                work.row(metric, SCORES[stage.spec.lr] + stage.spec.restart / 8, split=split, n=100)
+    else:
+        work.row("loss", 5.25, split="test", n=100)
+    code = {"commit": "abc", "dirty": True, "diff": "- old\n+ new\n", "packages": {"torch": "2.13"}, "python": "3.11"}
+    work.commit(store.record_provenance(code), outcome)
+    work.__exit__(None, None, None)
+
+
+def finish_run(store: Store, run: PlannedRun) -> None:
+    for stage in run.stages:
+        if stage.kind in OWN:
+            finish(store, stage)
+
+
+def by_name(uri: str, plan: Plan) -> dict[str, Any]:
+    runs = content(uri, plan)["runs"]
+    names = {id: run["name"] for id, run in runs.items()}
+    return {" < ".join(filter(None, (run["name"], names.get(run["parent"])))): run for run in runs.values()}
+
+
+def test_an_experiment_is_mirrored_as_arms_runs_and_stages(store: Store, database: Callable[[str], str]) -> None:
+    uri, wanted = database("a.db"), planned(seeds=2)
+    for run in wanted.runs:
+        finish_run(store, run)
+    assert sync(wanted, store, uri).created == 2 + 4 + 4 * 4
+    found = by_name(uri, wanted)
+    assert {run["status"] for run in found.values()} == {"FINISHED"}
+    stages = {"pretrain", "evaluate", "acceptability lr=0.001 #0", "truecasing lr=0.001 #0"}
+    assert {name.split(" < ")[0] for name in found if name.endswith("< dynamic seed 1")} == stages
+
+    arm, run, pretrain = found["dynamic"], found["dynamic seed 1 < dynamic"], found["pretrain < dynamic seed 1"]
+    assert arm["params"]["objective.masking.kind"] == run["params"]["objective.masking.kind"] == "dynamic"
+    assert "seed" not in arm["params"] and run["params"]["seed"] == "1"
+    assert pretrain["params"]["encoder.width"] == "32" and "corpus.kind" not in pretrain["params"]
+    assert run["tags"]["paribus.level.masking"] == run["tags"]["paribus.arm"] == "dynamic"
+    assert run["tags"]["paribus.stage.pack"] == wanted.runs[0].stages[2].key
+    assert run["tags"]["paribus.commit"] == "abc" and run["tags"]["paribus.dirty"] == "true"
+    assert pretrain["tags"]["paribus.stage"] == wanted.runs[3].stages[3].key
+    assert run["artifacts"]["git.diff"] == "- old\n+ new\n"
+    assert run["artifacts"]["environment.txt"].endswith("# python: 3.11\ntorch==2.13\n")
+    assert "\nseed: 1\n" in run["artifacts"]["run.yaml"]
+
+    record = store.record(pretrain["tags"]["paribus.stage"])
+    start, end = round(record["first_started"] * 1000), round(record["finished"] * 1000)
+    assert (pretrain["start"], pretrain["end"]) == (start, end)
+    assert pretrain["metrics"]["train/loss"] == [(step, start + step, 6 - step / 100) for step in range(0, 50, 10)]
+    assert pretrain["metrics"]["pretrain/train_loss"] == run["metrics"]["pretrain/train_loss"] == [(0, end, 6.5)]
+    assert run["metrics"]["test/mlm/loss"][0][2] == 5.25
+    assert run["metrics"]["dev/acceptability/mcc"][0][2] == 0.25
+    assert arm["start"] <= run["start"] == start and run["end"] <= arm["end"]
+
+
+def test_an_unchanged_store_is_not_sent_and_mlflow_not_asked(
+    store: Store, database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, wanted = database("a.db"), planned()
+    finish_run(store, wanted.runs[0])
+    assert sync(wanted, store, uri).created == 6
+    monkeypatch.setattr(mirror, "_connect", lambda uri: pytest.fail("MLflow was asked"))
+    assert sync(wanted, store, uri) == mirror.Counts(unchanged=6)
+
+
+def test_the_mirror_loads_without_mlflow() -> None:
+    code = "import sys, paribus.tracking.mirror, paribus.tracking.server; sys.exit('mlflow' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "platform")}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("replayed", [1.0, 1.5], ids=["same values", "other values"])
+def test_a_mirror_kept_up_in_pieces_equals_one_rebuilt(
+    store: Store, database: Callable[[str], str], replayed: float
+) -> None:
+    """In pieces: half a curve, a kill, a resume from an older checkpoint, the end; then a second seed."""
+    uri, one, two = database("live.db"), planned(), planned(seeds=2)
+    pretrain = one.runs[0].stages[3]
+    with begin(store, pretrain, 30):
+        sync(one, store, uri, live=True)
+        found = by_name(uri, one)
+        assert [found[name]["status"] for name in ("static", "pretrain < static seed 0")] == ["RUNNING", "RUNNING"]
+        assert len(found["pretrain < static seed 0"]["metrics"]["train/loss"]) == 3
+    sync(one, store, uri, live=True)
+    assert by_name(uri, one)["pretrain < static seed 0"]["status"] == "SCHEDULED"
+    with begin(store, pretrain, 20, replayed):
+        assert sync(one, store, uri, live=True).created == 0, "the curve may still catch up"
+    with begin(store, pretrain, 40, replayed):
+        sync(one, store, uri, live=True)
+        assert len(by_name(uri, one)["pretrain < static seed 0"]["metrics"]["train/loss"]) == 4
+    finish(store, pretrain, replayed)
+    sync(one, store, uri, live=True)
+    for run in one.runs:
+        finish_run(store, run) if run.arm.label == "dynamic" else [finish(store, stage) for stage in own(run)[1:]]
+    sync(one, store, uri, live=True)
+    assert by_name(uri, one)["static"]["status"] == "FINISHED"
+    sync(two, store, uri, live=True)
+    assert by_name(uri, two)["static"]["end"] is None, "it has a seed to go"
+    for run in two.runs[2:]:
+        finish_run(store, run)
+        sync(two, store, uri, live=True)
+    assert sync(two, store, uri, live=True).outage == ""
+    assert by_name(uri, two)["static"]["status"] == "FINISHED"
+
+    rebuilt = database("rebuilt.db")
+    sync(two, store, rebuilt)
+    assert content(uri, two) == content(rebuilt, two)
+
+
+def own(run: PlannedRun) -> list[Stage]:
+    return [stage for stage in run.stages if stage.kind in OWN]
+
+
+@pytest.mark.parametrize("marks", [None, "", '{"sqlite'], ids=["lost", "empty", "torn"])
+def test_without_its_marks_a_sync_sends_again_and_changes_nothing(
+    store: Store, database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, marks: str | None
+) -> None:
+    uri, wanted = database("a.db"), planned()
+    monkeypatch.setattr(mirror, "PAGE", 4)  # six runs are two pages
+    finish_run(store, wanted.runs[0])
+    sync(wanted, store, uri)
+    before = content(uri, wanted)
+    path = store.root / "mirror.json"
+    path.unlink() if marks is None else path.write_text(marks)
+    assert sync(wanted, store, uri) == mirror.Counts(updated=6)
+    assert content(uri, wanted) == before
+
+
+@pytest.mark.parametrize("calls", [1, 3, 6])
+@pytest.mark.parametrize("where", ["create_run", "log_batch", "set_terminated"])
+def test_a_sync_killed_half_way_is_completed_by_the_next(
+    store: Store, database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch, where: str, calls: int
+) -> None:
+    uri, wanted = database("a.db"), planned()
+    finish_run(store, wanted.runs[0])
+    client = type(mirror._connect(uri))
+    real, left = getattr(client, where), iter(range(calls - 1))
+
+    def dying(*args: Any, **more: Any) -> Any:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return real(*args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(client, where, dying)
+        patch.setattr(mirror, "write_atomically", lambda path, text: None)
+        with pytest.raises(KeyboardInterrupt):
+            for _ in range(2):  # whichever call is the last, one sync of two dies
+                sync(wanted, store, uri)
+    sync(wanted, store, uri)
+    undisturbed = database("b.db")
+    sync(wanted, store, undisturbed)
+    assert content(uri, wanted) == content(undisturbed, wanted)
+
+
+@pytest.mark.parametrize("loss", ["database", "newest database", "one run", "the experiment"])
+def test_what_was_deleted_from_mlflow_comes_back(store: Store, database: Callable[[str], str], loss: str) -> None:
+    uri, older, wanted = database("a.db"), database("older.db"), planned()
+    first, *others = own(wanted.runs[0])
+    finish(store, first)
+    sync(wanted, store, older)
+    for stage in others:
+        finish(store, stage)
+    sync(wanted, store, uri)
+    before = content(uri, wanted)
+    client = mirror._connect(uri)
+    experiment = client.get_experiment_by_name(wanted.name).experiment_id
+    if loss == "database":
+        uri = database("a.db")  # an empty one in its place
+    elif loss == "newest database":
+        shutil.copy(older.removeprefix("sqlite:///"), uri.removeprefix("sqlite:///"))
+    elif loss == "one run":
+        client.delete_run(client.search_runs([experiment], "run_name = 'static'")[0].info.run_id)
+    else:
+        client.delete_experiment(experiment)
+    sync(wanted, store, uri)
+    assert content(uri, wanted) == before
+
+
+def test_a_diverged_run_is_over_and_failed(store: Store, database: Callable[[str], str]) -> None:
+    uri, wanted = database("a.db"), planned()
+    finish(store, own(wanted.runs[0])[0], outcome="diverged")
+    sync(wanted, store, uri)
+    found = by_name(uri, wanted)
+    assert {run["status"] for run in found.values()} == {"FAILED"}
+    assert {run["tags"]["paribus.outcome"] for run in found.values()} == {"diverged"}
+
+
+def test_a_stage_given_up_or_set_aside_leaves_the_mirror(store: Store, database: Callable[[str], str]) -> None:
+    uri, wanted = database("a.db"), planned()
+    first, second = own(wanted.runs[0])[:2]
+    finish(store, first)
+    work = begin(store, second, 0)
+    (work.scratch / "curve.jsonl").unlink()
+    sync(wanted, store, uri, live=True)
+    assert "evaluate < static seed 0" in by_name(uri, wanted)
+    with pytest.raises(ValueError), work:
+        raise ValueError("crashed before anything could be kept")
+    sync(wanted, store, uri, live=True)
+    assert set(by_name(uri, wanted)) == {"static", "static seed 0 < static", "pretrain < static seed 0"}
+
+
+def test_a_stage_computed_again_replaces_what_was_sent(store: Store, database: Callable[[str], str]) -> None:
+    uri, wanted = database("a.db"), planned()
+    finish_run(store, wanted.runs[0])
+    sync(wanted, store, uri)
+    shutil.rmtree(store.folder(own(wanted.runs[0])[0].key))
+    finish(store, own(wanted.runs[0])[0], scale=2.0)
+    sync(wanted, store, uri)
+    rebuilt = database("rebuilt.db")
+    sync(wanted, store, rebuilt)
+    assert content(uri, wanted) == content(rebuilt, wanted)
+
+
+def test_an_outage_is_told_live_and_raised_otherwise(store: Store) -> None:
+    wanted = planned()
+    finish_run(store, wanted.runs[0])
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        uri = f"http://me:secret@127.0.0.1:{unused.getsockname()[1]}"
+        told = sync(wanted, store, uri, live=True).outage
+        assert told.startswith(uri.replace("me:secret@", "")) and "\n" not in told and "secret" not in told
+        with pytest.raises(ParibusError, match=r"^http://127.0.0.1:\d+: cannot be brought up to date"):
+            sync(wanted, store, uri)
+
+
+def test_without_mlflow_live_work_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = planned()
+    finish_run(store, wanted.runs[0])
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    assert "mlflow" in sync(wanted, store, "sqlite:///never.db", live=True).outage
+
+
+def test_nothing_started_is_nothing_mirrored(store: Store) -> None:
+    assert sync(planned(), store, "sqlite:///never.db") == mirror.Counts()
+    assert sync(planned(), Store(store.root / "never"), "sqlite:///never.db") == mirror.Counts()
+
+
+def test_a_run_shows_the_learning_rate_that_select_chooses(store: Store) -> None:
+    wanted = planned(**{"finetuning.learning_rates": [1e-3, 3e-3], "finetuning.seeds": 2})
+    run = wanted.runs[0]
+    *others, last = own(run)
+    for stage in others:
+        finish(store, stage)
+    entry = next(entry for entry in Wanted(wanted, store).entries() if entry.name == "static seed 0")
+    assert "dev/acceptability/mcc" in {point.key for point in entry.read().points}
+    assert "paribus.lr.truecasing" not in entry.read().tags, "one of its fine-tunings is missing"
+    finish(store, last)
+    entry = next(entry for entry in Wanted(wanted, store).entries() if entry.name == "static seed 0")
+    assert entry.read().tags["paribus.lr.truecasing"] == "0.003"
+    assert [point.value for point in entry.read().points if point.key == "dev/truecasing/f1"] == [0.5 + 1 / 16]
+
+
+def test_the_ui_is_refused_where_a_server_is_the_tracking_store(store: Store) -> None:
+    with pytest.raises(ParibusError, match="http://lab:5000 is an MLflow server already"):
+        ui_command(store, "http://lab:5000", 5001)
+
+
+@pytest.mark.drill
+def test_a_real_server_shows_the_artifacts_and_can_be_mirrored_to(store: Store, database: Callable[[str], str]) -> None:
+    uri, wanted = database("a.db"), planned()
+    finish_run(store, wanted.runs[0])
+    sync(wanted, store, uri)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    argv, environment = ui_command(store, uri, port)
+    server = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with ExitStack() as stack:
+        stack.callback(server.wait)
+        stack.callback(server.terminate)
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.time() + 60
+        while not answers(f"{url}/health"):
+            assert server.poll() is None and time.time() < deadline
+            time.sleep(0.2)
+        client = mirror._connect(uri)
+        experiment = client.get_experiment_by_name(wanted.name).experiment_id
+        (run,) = client.search_runs([experiment], "run_name = 'static seed 0'")
+        with urllib.request.urlopen(f"{url}/get-artifact?path=git.diff&run_uuid={run.info.run_id}") as answer:
+            assert answer.read() == b"- old\n+ new\n"
+
+        # The same server as the tracking store of another project: it chooses where artifacts go.
+        other = planned(**{"optimizer.lr": 1e-3})
+        elsewhere = Store(store.root.parent / "other")
+        elsewhere.prepare()
+        finish_run(elsewhere, other.runs[0])
+        client.rename_experiment(experiment, "out of the way")
+        assert sync(other, elsewhere, url).created == 6
+        assert by_name(url, other)["static seed 0 < static"]["artifacts"]["git.diff"] == "- old\n+ new\n"
+        assert sync(other, elsewhere, url) == mirror.Counts(unchanged=6)
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except OSError:
+        return False
