@@ -97,9 +97,7 @@ def test_the_terminal_reads_as_its_golden_file(width: int) -> None:
     assert text == golden(f"table-{width}.txt", text)
 
 
-def test_a_store_becomes_its_golden_table(
-    project: Project, store: Store, fill: Callable[..., None]
-) -> None:
+def test_a_store_becomes_its_golden_table(project: Project, store: Store, fill: Callable[..., None]) -> None:
     planned = plan(project, "masks", "mini")
     fill(store, planned)
     text = render(experiment_table(planned, store, project.tables.get("roberta-table1")), "md")
@@ -169,10 +167,10 @@ def test_latex_compiles(tmp_path: Path, project: Project) -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-@given(st.text("\\{}[]$&#%_~^<>|\"`ab\n"))
+@given(st.text('\\{}[]$&#%_~^<>|"`ab\n'))
 def test_latex_text_leaves_no_markup(text: str) -> None:
     plain = re.sub(r"\\[a-z]+\{\}|\\[{}$&#%_]|\{\[\}|\{\]\}|\{''\}", "", latex.escape(text))
-    assert not set(plain) & set("\\{}[]$&#%_~^<>|\"`\n")
+    assert not set(plain) & set('\\{}[]$&#%_~^<>|"`\n')
 
 
 @given(st.floats(-1e6, 1e6), st.integers(0, 4))

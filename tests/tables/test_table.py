@@ -199,9 +199,7 @@ def test_arms_with_other_vocabularies_are_not_compared_in_nats_unawares(
     assert any(warning in note for note in experiment_table(other, store).notes)
 
 
-def test_provenance_names_every_run_and_its_state(
-    planned: Plan, store: Store, paper: PaperTable, fill: Fill
-) -> None:
+def test_provenance_names_every_run_and_its_state(planned: Plan, store: Store, paper: PaperTable, fill: Fill) -> None:
     fill(store, planned)
     told = experiment_table(planned, store, paper).provenance
     assert (told["experiment"], told["scale"], told["paper"]) == ("masks", "mini", "roberta-table1")

@@ -87,7 +87,8 @@ def finish(store: Store, stage: Stage, scale: float = 1.0, outcome: str = "done"
                 work.row(metric, SCORES[stage.spec.lr] + stage.spec.restart / 8, split=split, n=100)
     else:
         work.row("loss", 5.25, split="test", n=100)
-    code = {"commit": "abc", "dirty": True, "diff": "- old\n+ new\n", "packages": {"torch": "2.13"}, "python": "3.11"}
+    code: dict[str, Any] = {"paribus": "1.2", "commit": "abc", "dirty": True, "diff": "- old\n+ new\n"}
+    code |= {"python": "3.11", "packages": {"torch": "2.13"}}
     work.commit(store.record_provenance(code), outcome)
     work.__exit__(None, None, None)
 
@@ -121,6 +122,7 @@ def test_an_experiment_is_mirrored_as_arms_runs_and_stages(store: Store, databas
     assert run["tags"]["paribus.level.masking"] == run["tags"]["paribus.arm"] == "dynamic"
     assert run["tags"]["paribus.stage.pack"] == wanted.runs[0].stages[2].key
     assert run["tags"]["paribus.commit"] == "abc" and run["tags"]["paribus.dirty"] == "true"
+    assert run["tags"]["paribus.version"] == "1.2"
     assert pretrain["tags"]["paribus.stage"] == wanted.runs[3].stages[3].key
     assert run["artifacts"]["git.diff"] == "- old\n+ new\n"
     assert run["artifacts"]["environment.txt"].endswith("# python: 3.11\ntorch==2.13\n")
@@ -144,6 +146,20 @@ def test_an_unchanged_store_is_not_sent_and_mlflow_not_asked(
     assert sync(wanted, store, uri).created == 6
     monkeypatch.setattr(mirror, "_connect", lambda uri: pytest.fail("MLflow was asked"))
     assert sync(wanted, store, uri) == mirror.Counts(unchanged=6)
+
+
+def test_a_run_between_two_stages_is_running_while_its_worker_lives(store: Store) -> None:
+    wanted = planned()
+    finish(store, own(wanted.runs[0])[0])
+
+    def outcome() -> str:
+        entry = next(entry for entry in Wanted(wanted, store).entries() if entry.name == "static seed 0")
+        return entry.read().outcome
+
+    lease = store.lease(wanted.runs[0].key)
+    assert lease and outcome() == "running"
+    lease.release()
+    assert outcome() == "missing"
 
 
 def test_the_mirror_loads_without_mlflow() -> None:

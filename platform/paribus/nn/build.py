@@ -12,7 +12,7 @@ from paribus.spec import model as spec
 
 POSITION: Mapping[type[spec.Position], Callable[[Any, spec.Encoder], nn.Module]] = {
     spec.Absolute: lambda p, e: position.AbsolutePosition(p.max_length, e.width),
-    spec.RelativeBias: lambda p, e: position.RelativeBias(e.layers, e.heads, p.max_distance, p.gain),
+    spec.RelativeBias: lambda p, e: position.RelativeBias(e.layers, e.heads, p.max_distance, p.start == "sided"),
     spec.Alibi: lambda p, e: position.AlibiPosition(e.heads),
     spec.Unordered: lambda p, e: position.Unordered(),
 }

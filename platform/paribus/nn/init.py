@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from paribus.nn.position import Position
 from paribus.seeds import seed_for
 
 
@@ -18,3 +19,6 @@ def initialise(module: nn.Module, seed: int, std: float, purpose: str = "init") 
         else:
             generator = torch.Generator().manual_seed(seed_for(seed, purpose, name))
             parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=generator))
+    for part in module.modules():
+        if isinstance(part, Position):
+            part.start()

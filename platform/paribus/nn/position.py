@@ -19,6 +19,9 @@ class Position(nn.Module):
         """Added to the scaled scores of a layer, (H, T, T); None adds nothing."""
         return None
 
+    def start(self) -> None:
+        """First values of parameters that should not start from normal(0, std)."""
+
 
 class Unordered(Position):
     """No order: the encoder is permutation-equivariant."""
@@ -38,26 +41,39 @@ class AbsolutePosition(Position):
 
 
 class RelativeBias(Position):
-    """A learned number for each layer, head and clipped distance. The table is stored divided by `gain`."""
+    """A learned number for each layer, head and clipped distance (key minus query)."""
 
-    def __init__(self, layers: int, heads: int, max_distance: int, gain: float) -> None:
+    def __init__(self, layers: int, heads: int, max_distance: int, sided: bool) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(layers, heads, 2 * max_distance + 1))
         self.max_distance = max_distance
-        self.gain = gain
+        self.sided = sided
+
+    def start(self) -> None:
+        if not self.sided:
+            return
+        distance = torch.arange(-self.max_distance, self.max_distance + 1)
+        for head, slope in enumerate(alibi_slopes(self.table.shape[1])):
+            behind = distance >= 0 if head % 2 == 0 else distance <= 0
+            self.table[:, head] = -slope * distance.abs() - 2.0 * behind
 
     def bias(self, layer: int, length: int) -> Tensor:
         place_T = torch.arange(length, device=self.table.device)
         distance_TT = (place_T[None, :] - place_T[:, None]).clamp(-self.max_distance, self.max_distance)
-        return self.gain * self.table[layer][:, distance_TT + self.max_distance]
+        return self.table[layer][:, distance_TT + self.max_distance]
+
+
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """2^(-8h/H) for h = 1..H."""
+    return tuple(2.0 ** (-8.0 * head / heads) for head in range(1, heads + 1))
 
 
 class AlibiPosition(Position):
-    """-slope x |distance|; slopes 2^(-8h/H) for h = 1..H. Press et al. 2022, arXiv:2108.12409, section 3."""
+    """-slope x |distance|, a slope a head. Press et al. 2022, arXiv:2108.12409, section 3."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
-        self.slopes = tuple(2.0 ** (-8.0 * head / heads) for head in range(1, heads + 1))
+        self.slopes = alibi_slopes(heads)
         self.register_buffer("_anchor", torch.empty(0), persistent=False)  # only knows the device
 
     def bias(self, layer: int, length: int) -> Tensor:

@@ -27,8 +27,9 @@ class RelativeBias(Position):
     kind: Literal["relative-bias"] = "relative-bias"
     max_distance: int = Field(32, ge=1)
     """Distances beyond are treated as this one."""
-    gain: float = Field(1.0, gt=0)
-    """The table is stored divided by this, so its learning rate is in effect this many times the others'."""
+    start: Literal["normal", "sided"] = "normal"
+    """`sided`: even heads start out looking left and odd ones right, nearer places first, with the slopes of ALiBi
+    (Press et al. 2022, arXiv:2108.12409). A small encoder then finds its neighbours in a fraction of the tokens."""
 
 
 class Alibi(Position):

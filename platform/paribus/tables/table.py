@@ -196,9 +196,7 @@ class _Layout:
     def _values(self) -> dict[str, dict[str, dict[int, float]]]:
         """Column key to arm to seed to value, without the runs that diverged."""
         held_out = self.measured.filter(pl.col("stage") == "evaluate", pl.col("split") == "test")
-        frames = {
-            f"mlm.{metric}": held_out.filter(pl.col("metric") == metric) for metric in ("loss", "perplexity")
-        }
+        frames = {f"mlm.{metric}": held_out.filter(pl.col("metric") == metric) for metric in ("loss", "perplexity")}
         scores = chosen(self.plan, self.measured)
         for task in self.tasks:
             frames[f"{task.name}.{task.metrics[0]}"] = scores.filter(pl.col("task") == task.name).with_columns(

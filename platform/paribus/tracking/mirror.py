@@ -98,10 +98,11 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
     all_marks = _load(path)
     here = all_marks.setdefault(_public(uri), {"plans": {}, "runs": {}})
     marks = {id: Mark(*mark) for id, mark in here["runs"].items()}
+    sent = {marks[entry.id].run for entry in entries if entry.id in marks}
     state = digest(json.dumps([wanted.note, [entry.id for entry in entries], sources]))
-    if here["plans"].get(plan.name) == state and (live or _all_there(uri, {mark.run for mark in marks.values()})):
+    if here["plans"].get(plan.name) == state and (live or _all_there(uri, sent)):
         return Counts(unchanged=started)
-    if not started and not marks:
+    if not started and not sent:
         return Counts()
     try:
         mirror = _Mirror(uri, plan, artifact_folder(store), marks)
@@ -152,7 +153,7 @@ def _runs(client: Any, experiment_id: str) -> Iterator[Any]:
     """Every run of an experiment that is not deleted."""
     token = None
     while True:
-        page = client.search_runs([experiment_id], max_results=PAGE, page_token=None)
+        page = client.search_runs([experiment_id], max_results=PAGE, page_token=token)
         yield from page
         token = page.token
         if not token:

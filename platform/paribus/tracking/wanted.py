@@ -12,7 +12,7 @@ rebuilt mirror equals the live one.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -92,6 +92,7 @@ class Wanted:
         self.look = cache(self._look)
         self.facts = cache(self._facts)
         self.provenance = cache(store.provenance)
+        self.busy = cache(self._busy)
 
     @property
     def note(self) -> str:
@@ -121,10 +122,6 @@ class Wanted:
         """The measurements of a finished stage: its metric, split and value."""
         return [(row["metric"], row["split"], row["value"]) for row in self._store.rows(stage.key)]
 
-    def busy(self, run: PlannedRun) -> bool:
-        """Whether a worker is at this run, be it between two stages."""
-        return self._store.worker(run.key) is not None
-
     def _tags(self, arm: Arm) -> dict[str, str]:
         return {
             "paribus.experiment": self.plan.experiment_name,
@@ -134,6 +131,10 @@ class Wanted:
             "paribus.corpus_sha256": str(getattr(arm.run.corpus, "sha256", None)),
             **{f"paribus.level.{factor}": level for factor, level in arm.levels.items()},
         }
+
+    def _busy(self, run_key: str) -> bool:
+        """Whether a worker is at this run, be it between two stages."""
+        return self._store.worker(run_key) is not None
 
     def _look(self, key: str) -> Look | None:
         try:
@@ -209,12 +210,12 @@ class RunEntry:
         self._tags = arm_tags | {"paribus.seed": str(run.seed), "paribus.run": run.key}
         self.stages = [StageEntry(wanted, self.id, self._tags, stage) for stage in run.stages if stage.kind in OWN]
 
-    @property
+    @cached_property
     def source(self) -> str | None:
         """What `read` depends on; None until a stage is started."""
         states = [entry.look.state if entry.look else "" for entry in self.stages]
         names = [entry.name for entry in self.stages]
-        busy = self._wanted.busy(self._run)
+        busy = self._wanted.busy(self._run.key)
         return digest(json.dumps([states, names, busy, self._tags])) if any(states) else None
 
     @property
@@ -223,7 +224,7 @@ class RunEntry:
         facts = [entry.facts for entry in self.stages if entry.look]
         outcomes = {fact.outcome for fact in facts}
         over = "diverged" in outcomes or (outcomes == {"done"} and len(facts) == len(self.stages))
-        if "running" in outcomes or (not over and self._wanted.busy(self._run)):
+        if "running" in outcomes or (not over and self._wanted.busy(self._run.key)):
             outcome = "running"
         elif over:
             outcome = "diverged" if "diverged" in outcomes else "done"
@@ -335,7 +336,7 @@ class StageEntry:
         return {
             "paribus.commit": found["commit"] or "unknown",
             "paribus.dirty": json.dumps(found["dirty"]),
-            "paribus.version": found["packages"].get("paribus", "unknown"),
+            "paribus.version": found["paribus"],
         }
 
 

@@ -31,7 +31,7 @@ def render(table: Table) -> str:
     """`table` as a page of its own."""
     head = f"<h1>{escape(table.title)}</h1>"
     if table.question:
-        head += f'\n<p>{escape(table.question)}<br>'
+        head += f"\n<p>{escape(table.question)}<br>"
         head += f'<span class="expect">Expected: {escape(table.expect or "")}</span></p>'
     notes = "\n".join(f"<li>{escape(note)}</li>" for note in digits.notes(table))
     return f"""<!doctype html>
