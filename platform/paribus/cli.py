@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -41,6 +42,7 @@ Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experime
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers are stopped on the way out
     try:
         app()
     except ParibusError as error:
@@ -107,7 +109,9 @@ def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
     match what:
         case "experiments":
             library = project.experiments
-            return [{"experiment": n, "question": library.get(n).question, "base": library.get(n).base} for n in library]
+            return [
+                {"experiment": n, "question": e.question, "base": e.base} for n in library for e in [library.get(n)]
+            ]
         case "factors":
             return [
                 {"factor": n, "levels": ", ".join(f.levels), "source": f.source}
@@ -311,10 +315,15 @@ def queue(
     _enqueue(found, _store(project), priority)
 
 
-def _enqueue(found: "Plan", store: "Store", priority: int = 0) -> None:
+def _enqueue(found: "Plan", store: "Store", priority: int = 0, again: bool = False) -> None:
+    """Queue what is missing; `again`: also what failed or was cancelled before (what diverged would diverge again)."""
     from paribus.jobs.queue import Queue
 
-    counts = Queue(store, found.name).add(found.runs, priority)
+    queue = Queue(store, found.name)
+    if again:
+        keys = {run.key for run in found.runs}
+        queue.retry(e.run for e in queue.entries() if e.run in keys and e.status in ("failed", "cancelled"))
+    counts = queue.add(found.runs, priority)
     queued = counts.pop("queued", 0)
     others = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     print(f"{found.name}: {queued} runs queued" + (f", {others} already" if others else ""), file=sys.stderr)
@@ -343,7 +352,7 @@ def work(
         print("no run is waiting", file=sys.stderr)
         return
     _work(project, store, names, workers, runtime, [])
-    _fail_on_failures(store, names)
+    _fail_on_failures(_entries(store, names))
 
 
 def _work(project: "Project", store: "Store", names: list[str], workers: int, runtime: Any, plans: "list[Plan]") -> None:
@@ -363,9 +372,9 @@ def _work(project: "Project", store: "Store", names: list[str], workers: int, ru
             Pool(project, store, names, workers, runtime).wait(display.look)
 
 
-def _fail_on_failures(store: "Store", names: list[str]) -> None:
+def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
     """Exit code 1 when a run did not get to its end, with the reasons."""
-    bad = [(name, e) for name, e in _entries(store, names) if e.status in ("failed", "diverged", "waiting", "lost")]
+    bad = [(name, e) for name, e in entries if e.status in ("failed", "diverged", "waiting", "lost")]
     for name, entry in bad:
         print(f"{name} {entry.run} (arm {entry.arm}, seed {entry.seed}): {entry.status} {entry.reason or ''}", file=sys.stderr)
     if bad:
@@ -420,17 +429,21 @@ def run(
     store.prepare()
     done = store.keys()
     if any(stage.key not in done for stage in found.stages()):
-        _enqueue(found, store)
+        _enqueue(found, store, again=True)
         runtime = Runtime(device=device, threads=threads, checkpoint_seconds=checkpoint_seconds)
         _work(project, store, [found.name], workers, runtime, [found])
+        keys = {run.key for run in found.runs}
+        entries = [(name, entry) for name, entry in _entries(store, [found.name]) if entry.run in keys]
+        if {entry.status for _, entry in entries} == {"failed"} and len({entry.reason for _, entry in entries}) == 1:
+            raise ParibusError(entries[0][1].reason)
     else:
+        entries = []
         from paribus.tracking.mirror import sync, tracking_uri
 
         print(f"{found.name}: everything is done, nothing is computed again", file=sys.stderr)
         sync(found, store, tracking_uri(project), live=True)
     _print_tables(project, store, experiment, scale, seeds, sets, "text", files=True)
-    if any(stage.key not in store.keys() for stage in found.stages()):
-        _fail_on_failures(store, [found.name])
+    _fail_on_failures(entries)
 
 
 @app.command()
@@ -481,6 +494,7 @@ def _print_tables(
     files: bool,
 ) -> None:
     from paribus.spec.load import parse_override
+    from paribus.store.store import writing
     from paribus.tables.render import FORMATS, render, write_all
     from paribus.tables.table import tables_for
 
@@ -497,7 +511,8 @@ def _print_tables(
             print(render(found, format))
         if files:
             store.prepare()
-            written = write_all(found, store.root / "tables")
+            with writing(store.root):
+                written = write_all(found, store.root / "tables")
             print("written: " + ", ".join(_short(path) for path in written), file=sys.stderr)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus import __version__
-from paribus.errors import Corrupt, DataError, ParibusError, Stopped
+from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
 from paribus.plan.stages import Pretraining, Stage, TaskTuning
 from paribus.project import Project
 from paribus.spec.data import Corpus, Packing, Tokenizer
@@ -136,7 +136,8 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
 
     assert isinstance(stage.spec, Pretraining) and stage.seed is not None
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
-    return pretrain(stage.spec, stage.seed, context.input(stage, "pack"), size, work, context.runtime, context.stop)
+    pack = context.input(stage, "pack")
+    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, lambda: work.lost or context.stop())
 
 
 def _evaluate(context: Context, stage: Stage, work: Work) -> dict[str, object]:
@@ -211,11 +212,14 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
         if work is None:
             time.sleep(POLL_SECONDS)
             continue
-        with work:
-            if not store.has(stage.key):
-                print(f"{stage.key}: {stage.kind} begins", file=sys.stderr)
-                more = FUNCTIONS[stage.kind](context, stage, work)
-                work.commit(context.provenance, **more)  # type: ignore[arg-type]
+        try:
+            with work:
+                if not store.has(stage.key):
+                    print(f"{stage.key}: {stage.kind} begins", file=sys.stderr)
+                    more = FUNCTIONS[stage.kind](context, stage, work)
+                    work.commit(context.provenance, **more)  # type: ignore[arg-type]
+        except LostLease as error:  # now somebody else computes it: wait for them
+            print(error, file=sys.stderr)
     if stage.kind == "pretrain" and store.record(stage.key)["outcome"] == "diverged":
         raise PretrainingDiverged(store.record(stage.key)["diverged_step"])
 
@@ -240,14 +244,15 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         env={**os.environ, "PARIBUS_CHILD": "1"},
     )
     sys.stderr.write(child.stderr)
-    if child.returncode == 2:
-        raise DataError(child.stderr.strip().splitlines()[-1].removeprefix("error: "))
+    if child.returncode in (2, 3):
+        kind = DataError if child.returncode == 2 else StoreError
+        raise kind(child.stderr.strip().splitlines()[-1].removeprefix("error: "))
     if child.returncode != 0:
         raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{child.stderr[-2000:]}")
 
 
 def _child() -> int:
-    """Compute the data stages of the run that standard input describes."""
+    """Compute the data stages of the run that standard input describes. 2: the data are at fault, 3: the store is."""
     from paribus.plan.stages import Stages
     from paribus.project import find
 
@@ -261,7 +266,7 @@ def _child() -> int:
         execute(context, [*maker.data, *maker.tasks])
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, StoreError) else 2
     return 0
 
 

@@ -41,7 +41,7 @@ KINDS = {"acceptability": Sentence, "order": Pair, "cloze": SpanQa, "truecasing"
 
 def task(builder: str, **fields: object) -> Task:
     kind, labels, _ = builders.BUILDERS[builder]
-    fields = {"metrics": ("em",), **({"labels": labels} if labels else {}), **fields}
+    fields = {"metrics": kind.accepts[:1], **({"labels": labels} if labels else {}), **fields}
     data = {"kind": "built", "builder": builder, "train": 16, "dev": 16}
     return kind(name="t", source="made here", data=Built(**data), **fields)
 

@@ -58,7 +58,7 @@ def load(folder: Path, split: str) -> list[Document]:
 def to_document(text: str, sentences: str) -> Document:
     """A text as paragraphs of sentences; control characters go, white space folds, Unicode is composed (NFC)."""
     text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
+    text = "".join(c for c in text if c.isspace() or unicodedata.category(c) not in ("Cc", "Cf"))
     if sentences == "lines":
         blocks = text.split("\n\n")
         paragraphs = [tuple(" ".join(line.split()) for line in block.splitlines() if line.strip()) for block in blocks]

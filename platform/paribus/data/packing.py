@@ -93,7 +93,7 @@ def _encode(document: Document, vocabulary: Vocabulary, length: int) -> list[Ids
 
 
 def _full_sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row]:
-    """[CLS], then whole sentences each ended by [SEP]; a lone [SEP] more where a document ends inside a row."""
+    """[CLS], then whole sentences each ended by [SEP]; a lone [SEP] more before a document that begins inside a row."""
     rows: list[Row] = []
     ids: list[Ids] = []
     flags: list[NDArray[np.uint8]] = []
@@ -106,21 +106,16 @@ def _full_sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row
         ids, flags, used = [], [], 1
 
     for document in documents:
-        if ids:
-            if used + 1 >= length:
-                flush()
-            else:
-                ids.append(np.array([SEP], dtype=np.uint32))
-                flags.append(np.zeros(1, dtype=np.uint8))
-                used += 1
         for number, sentence in enumerate(document):
-            if used + len(sentence) + 1 > length:
+            separator = int(number == 0 and bool(ids))
+            if used + separator + len(sentence) + 1 > length:
                 flush()
-            flag = np.zeros(len(sentence) + 1, dtype=np.uint8)
-            flag[0] = SENTENCE | (DOCUMENT if number == 0 else 0)
-            ids.append(np.append(sentence, np.uint32(SEP)))
+                separator = 0
+            ids.append(np.pad(sentence, (separator, 1), constant_values=SEP))
+            flag = np.zeros(len(ids[-1]), dtype=np.uint8)
+            flag[separator] = SENTENCE | (DOCUMENT if number == 0 else 0)
             flags.append(flag)
-            used += len(sentence) + 1
+            used += len(flag)
     flush()
     return rows
 
@@ -128,7 +123,7 @@ def _full_sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row
 def _segment_pairs(documents: Sequence[Sequence[Ids]], packing: SegmentPairs) -> list[Row]:
     """[CLS] first [SEP] second [SEP]: chunks of whole sentences cut at a random sentence boundary.
 
-    A random second segment begins at a random sentence of another document and is as long as the one it stands for.
+    A random second segment begins at a random sentence of another document and is about as long as the one it stands for.
     """
     documents = [document for document in documents if len(document) >= 2]
     if packing.negatives == "random-document" and len(documents) < 2:
@@ -181,7 +176,8 @@ def _pair(first: list[Ids], second: list[Ids], label: int, room: int) -> Row:
     """A row of two segments; the longer one is cut at its end until both fit."""
     a, b = np.concatenate(first), np.concatenate(second)
     keep_a = max(room // 2, room - len(b))
-    a, b = a[:keep_a], b[: room - min(len(a), keep_a)]
+    a = a[:keep_a]
+    b = b[: room - len(a)]
     ids = np.concatenate([[np.uint32(CLS)], a, [np.uint32(SEP)], b, [np.uint32(SEP)]])
     flags = np.zeros(len(ids), dtype=np.uint8)
     for segment, offset, end in ((first, 1, len(a)), (second, len(a) + 2, len(b))):

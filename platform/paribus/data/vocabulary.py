@@ -8,7 +8,7 @@ in a corpus is text.
 
 import io
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,7 @@ FIRST_ORDINARY = len(SPECIALS)
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text in pieces. `spans` are the (start, end) characters of each piece in the text."""
+    """A text in pieces. `spans` are the (start, end) characters of each piece in the text, without a space before it."""
 
     ids: list[int]
     spans: list[tuple[int, int]]
@@ -54,7 +54,7 @@ class Vocabulary:
         return self._encode(texts)
 
 
-def make(tokenizer: Tokenizer, sentences: Iterable[str], out: Path) -> Vocabulary:
+def make(tokenizer: Tokenizer, sentences: Sequence[str], out: Path) -> Vocabulary:
     """Train on `sentences` and write the model into `out`."""
     match tokenizer:
         case WordPiece():
@@ -88,7 +88,7 @@ def _too_large(tokenizer: Tokenizer, possible: int) -> DataError:
 # --- WordPiece by `tokenizers` --------------------------------------------------------------------------------------
 
 
-def _train_wordpiece(tokenizer: WordPiece, sentences: Iterable[str], out: Path) -> None:
+def _train_wordpiece(tokenizer: WordPiece, sentences: Sequence[str], out: Path) -> None:
     from tokenizers import Tokenizer as Trained
     from tokenizers import models, normalizers, pre_tokenizers, trainers
 
@@ -98,18 +98,30 @@ def _train_wordpiece(tokenizer: WordPiece, sentences: Iterable[str], out: Path) 
         found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         return found
 
-    trained = dressed(models.WordPiece(unk_token="[UNK]"))
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=tokenizer.vocabulary_size,
-        min_frequency=tokenizer.min_frequency,
-        special_tokens=list(SPECIALS),
-        show_progress=False,
-    )
-    trained.train_from_iterator(sentences, trainer)
-    vocab = trained.get_vocab()
+    def train(size: int, first: Sequence[str]) -> dict[str, int]:
+        trained = dressed(models.WordPiece(unk_token="[UNK]"))
+        trainer = trainers.WordPieceTrainer(
+            vocab_size=size,
+            min_frequency=tokenizer.min_frequency,
+            limit_alphabet=tokenizer.vocabulary_size,
+            special_tokens=list(first),
+            show_progress=False,
+        )
+        trained.train_from_iterator(sentences, trainer)
+        return trained.get_vocab()
+
+    # The trainer numbers single characters in the order of a hash table, another one each time, and breaks ties by
+    # number. So they are found first, and training is told their order.
+    characters = sorted(set(train(0, SPECIALS)) - set(SPECIALS))
+    vocab = train(tokenizer.vocabulary_size, [*SPECIALS, *characters])
     pieces = sorted(vocab, key=lambda piece: vocab[piece])
     if len(pieces) < tokenizer.vocabulary_size:
         raise _too_large(tokenizer, len(pieces))
+    if len(pieces) > tokenizer.vocabulary_size:
+        raise DataError(
+            f"tokenizer.vocabulary_size: found {tokenizer.vocabulary_size}, but the single characters of the train "
+            f"documents and the special ids alone take {len(pieces)}"
+        )
     # A fresh tokenizer around the pieces: the trained one would find its special tokens in ordinary text.
     dressed(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100)).save(str(out / "tokenizer.json"))
     _write_head(out, "wordpiece", pieces)
@@ -129,7 +141,7 @@ def _wordpiece_encoder(folder: Path) -> Callable[[Sequence[str]], list[Encoded]]
 # --- Unigram by `sentencepiece` -------------------------------------------------------------------------------------
 
 
-def _train_sentencepiece(tokenizer: SentencePieceUnigram, sentences: Iterable[str], out: Path) -> None:
+def _train_sentencepiece(tokenizer: SentencePieceUnigram, sentences: Sequence[str], out: Path) -> None:
     import sentencepiece
 
     model = io.BytesIO()
@@ -166,10 +178,10 @@ def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]],
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
         found = []
-        for proto in trained.encode(list(texts), return_type="proto"):
-            pieces = list(proto.pieces)
-            ids = [UNK if piece.id == 0 else piece.id + shift for piece in pieces]
-            found.append(Encoded(ids, [(piece.begin, piece.end) for piece in pieces]))
+        # Offsets in characters are to be asked for: those of its other formats are in bytes.
+        for text, pieces in zip(texts, trained.encode(list(texts), return_type="offset_mapping"), strict=True):
+            ids = [UNK if id == 0 else id + shift for id in pieces["ids"]]
+            found.append(Encoded(ids, [(end - len(text[start:end].lstrip()), end) for start, end in pieces["offsets"]]))
         return found
 
     return encode

@@ -47,13 +47,13 @@ class Tuned(Trained):
     def __init__(self, encoder: Encoder, width: int, asked: TaskTuning, steps: int, seed: int, std: float) -> None:
         optimizer = AdamW(lr=asked.lr, weight_decay=asked.weight_decay)
         super().__init__(optimizer, Linear(warmup=asked.warmup), steps, seed_for(seed, "restart", asked.restart), "finetune")
-        self.task = asked.task
+        self.task, self.length = asked.task, asked.length
         self.encoder = encoder
         self.head = make_head(asked.task, width, asked.dropout)
         initialise(self.head, self._seed, std, "head")
 
     def forward(self, batch: Sequence[Feature]) -> Tensor:
-        tokens_BT, segments_BT, padding_BT = (tensor.to(self.device) for tensor in tensors(batch))
+        tokens_BT, segments_BT, padding_BT = (tensor.to(self.device) for tensor in tensors(batch, self.length))
         out: Tensor = self.head(self.encoder(tokens_BT, segments_BT, padding_BT))
         return out
 
@@ -76,9 +76,9 @@ def make_head(task: Task, width: int, dropout: float) -> nn.Module:
     raise TypeError(f"no head for {task.kind}")
 
 
-def tensors(batch: Sequence[Feature]) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, segments and padding of a batch, (B, T) each, padded to its longest in eights."""
-    longest = -(-max(len(feature.ids) for feature in batch) // 8) * 8
+def tensors(batch: Sequence[Feature], length: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, segments and padding of a batch, (B, T) each, padded to its longest in eights, but not beyond `length`."""
+    longest = min(length, -(-max(len(feature.ids) for feature in batch) // 8) * 8)
     tokens = np.full((len(batch), longest), PAD, dtype=np.int64)
     segments = np.zeros((len(batch), longest), dtype=np.int64)
     for row, feature in enumerate(batch):
@@ -155,7 +155,7 @@ def finetune(
     with (work.out / "predictions.jsonl").open("w") as stream:
         for split in ("select", "dev"):
             items = read_items(task_folder / f"{split}.jsonl")
-            predicted = predict(module, items, vocabulary, asked.length)
+            predicted = predict(module, items, vocabulary)
             for item, answer in zip(items, predicted, strict=True):
                 line = {"split": split, "id": item.id, "gold": item.gold, "predicted": answer}
                 stream.write(json.dumps(line) + "\n")
@@ -166,10 +166,10 @@ def finetune(
 
 
 @torch.no_grad()
-def predict(module: Tuned, items: Sequence[Item], vocabulary: Vocabulary, length: int) -> list[Any]:
+def predict(module: Tuned, items: Sequence[Item], vocabulary: Vocabulary) -> list[Any]:
     """The answer for each item: a label, a number, a text, or a label a word."""
     task = module.task
-    asked = features(task, items, vocabulary, length)
+    asked = features(task, items, vocabulary, module.length)
     answers: list[Any] = [""] * len(items)  # a span question whose every window is cut away
     best = [-math.inf] * len(items)
     # Inputs of like length go together, which spares padding and changes no answer.

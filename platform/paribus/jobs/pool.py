@@ -22,6 +22,8 @@ class Pool:
         asked = {"queues": list(names), "store": str(store.root.resolve()), "runtime": runtime.model_dump(mode="json")}
         # The threads of libraries that count cores by themselves; torch's own are set in the worker.
         environment = {**os.environ, "OMP_NUM_THREADS": str(runtime.threads), "TOKENIZERS_PARALLELISM": "true"}
+        # Workers run in the project's folder, so a path relative to this one would lead elsewhere.
+        environment |= {"PARIBUS_STORE": str(store.root.resolve()), "PARIBUS_DATA": str(project.data.resolve())}
         self._errors = [tempfile.TemporaryFile() for _ in range(count)]
         self._workers = []
         for errors in self._errors:

@@ -5,6 +5,7 @@ One process a worker, started by pool.py as `python -m paribus.jobs.worker`; wha
 
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paribus.errors import LostLease, ParibusError, Stopped
+from paribus.errors import LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingDiverged, execute
 from paribus.jobs.queue import Claim, Queue
 from paribus.plan.stages import Stages
@@ -35,7 +36,10 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
             return taken
         taken += 1
         with _logged(log_path(store, claim.run.key)):
-            _one(project, store, claim, runtime)
+            try:
+                _one(project, store, claim, runtime)
+            except LostLease as error:  # the run is another worker's now
+                print(error, file=sys.stderr)
 
 
 def log_path(store: Store, run: str) -> Path:
@@ -54,15 +58,17 @@ def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None
         claim.cancelled()
     except PretrainingDiverged as error:
         claim.diverged(error.step)
-    except LostLease as error:
-        print(error, file=sys.stderr)
+    except StoreError:  # no fault of the run: it goes on when the disk is writable again
+        claim.preempted()
+        raise
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
         claim.failed(str(error))
     except Exception as error:
         traceback.print_exc()
         claim.failed(f"{type(error).__name__}: {error}".splitlines()[0])
-    except BaseException:  # Ctrl-C or a signal: somebody else shall go on from the last checkpoint
+    except BaseException:  # Ctrl-C or SIGTERM: somebody else shall go on from the last checkpoint
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # one often follows the other
         claim.preempted()
         raise
     else:
@@ -106,6 +112,7 @@ def _logged(path: Path) -> Iterator[None]:
 
 def main() -> int:
     """Work as standard input says: {"queues": [...], "store": ..., "runtime": {...}}."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = json.load(sys.stdin)
     runtime = Runtime.model_validate(asked["runtime"])
     try:

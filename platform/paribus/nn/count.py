@@ -12,6 +12,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from paribus.nn.build import build_encoder, build_head
+from paribus.project import find
 from paribus.spec.load import build
 from paribus.spec.model import Encoder
 
@@ -45,6 +46,7 @@ def cost(encoder: Encoder, vocabulary: int, length: int, rate: float) -> Cost:
 
 
 if __name__ == "__main__":
+    find()  # a user's own variants are part of the vocabulary
     print(
         json.dumps(
             [

@@ -15,6 +15,8 @@ from paribus.nn.position import Position
 class Encoder(nn.Module):
     """`tokens_BT` int64 ids, `segments_BT` 0 or 1, `padding_BT` True at [PAD]; returns hidden states (B, T, D).
 
+    A table of one segment, as RoBERTa's, adds its row everywhere.
+
     What stands at padded places, and how many there are, does not change the other places.
     """
 
@@ -41,7 +43,8 @@ class Encoder(nn.Module):
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None, padding_BT: Tensor | None = None) -> Tensor:
         x_BTD = self.tokens(tokens_BT)
         if self.segments is not None:
-            x_BTD = x_BTD + (self.segments.weight[0] if segments_BT is None else self.segments(segments_BT))
+            one = segments_BT is None or self.segments.num_embeddings == 1
+            x_BTD = x_BTD + (self.segments.weight[0] if one else self.segments(segments_BT))
         x_BTD = self.dropout(self.first_norm(self.position.embed(x_BTD)))
         for block in self.blocks:
             x_BTD = block(x_BTD, padding_BT)

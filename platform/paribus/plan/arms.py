@@ -1,5 +1,6 @@
 """base x scale x factors to arms: each a complete Run, apart from the others in its levels only."""
 
+import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
         apply(common, overrides, "--set")
     found = []
     for levels in _combinations(experiment.design, chosen, baseline):
-        data = _copy(common)
+        data = copy.deepcopy(common)
         for factor, level in levels.items():
             apply(data, factors[factor].levels[level], f"{project.factors.path(factor)}: levels.{level}")
         label = _label(levels, baseline, experiment.design)
@@ -51,12 +52,13 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
 
 def _common(project: Project, experiment: Experiment, scale: str, where: str) -> dict[str, Any]:
     """The plain data every arm starts from: base, scale, the experiment's own settings."""
-    base = project.bases.get(experiment.base, where)
+    name = experiment.base_for(scale)
+    base = project.bases.get(name, where)
     preset = project.scales.get(scale)
-    base_path, scale_path = project.bases.path(experiment.base), project.scales.path(scale)
+    base_path, scale_path = project.bases.path(name), project.scales.path(scale)
     data: dict[str, Any] = build(Run, base.run, f"{base_path}: run").model_dump()
     apply(data, preset.set, f"{scale_path}: set")
-    apply(data, preset.bases.get(experiment.base, {}), f"{scale_path}: bases.{experiment.base}")
+    apply(data, preset.bases.get(name, {}), f"{scale_path}: bases.{name}")
     apply(data, experiment.set, f"{where}: set")
     data["evaluation"]["tasks"] = [project.task(task, where).model_dump() for task in experiment.tasks]
     return data
@@ -108,10 +110,3 @@ def _label(levels: Mapping[str, str], baseline: Mapping[str, str], design: str) 
         return next(iter(levels.values()))
     departing = {factor: level for factor, level in levels.items() if design == "full" or level != baseline[factor]}
     return ", ".join(f"{factor}={level}" for factor, level in departing.items()) or "baseline"
-
-
-def _copy(data: Any) -> Any:
-    """A deep copy of plain data."""
-    if isinstance(data, dict):
-        return {key: _copy(value) for key, value in data.items()}
-    return [_copy(value) for value in data] if isinstance(data, list | tuple) else data

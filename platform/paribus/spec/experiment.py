@@ -48,6 +48,8 @@ class Experiment(Spec):
     reproduces: str | None = None
     """A table in dashboards/papers/."""
     base: str
+    base_at: dict[str, str] = {}
+    """For a scale, another base: where the experiment's own could not learn within the budget."""
     factors: tuple[str, ...] = Field(min_length=1)
     levels: dict[str, tuple[str, ...]] = {}
     """For a factor, the levels to run; default: all."""
@@ -61,3 +63,7 @@ class Experiment(Spec):
     """Applied to every arm, after the scale."""
     aggregate: Literal["median", "mean"] = "mean"
     """How the paper sums up its seeds."""
+
+    def base_for(self, scale: str) -> str:
+        """The name of the base at a scale."""
+        return self.base_at.get(scale, self.base)

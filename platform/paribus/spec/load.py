@@ -1,5 +1,6 @@
 """YAML to Spec. Every error names the file, the key, what was found and what would be accepted."""
 
+import copy
 import difflib
 import json
 import re
@@ -142,7 +143,8 @@ def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
             raise SpecError(f"{where}: {path}: no such key{kind} in {inside or 'a run'}" + suggest(part, choices))
         if depth < len(parents):
             here = here[part]
-    here[last] = value
+    # A copy: a later path may set something inside it, and the file it came from serves other arms too.
+    here[last] = copy.deepcopy(value)
 
 
 def apply(data: dict[str, Any], patch: Mapping[str, Any], where: str) -> None:

@@ -52,6 +52,11 @@ class Run(Spec):
                         f"{name}.length must be at most encoder.position.max_length, "
                         f"found {length} and {position.max_length}"
                     )
+        if self.budget.batch_tokens < self.packing.length:
+            raise ValueError(
+                "budget.batch_tokens must be at least packing.length, so that every step has a row, "
+                f"found {self.budget.batch_tokens} and {self.packing.length}"
+            )
         if isinstance(self.objective, Mlm) and self.objective.sentence != "none":
             wanted = {"nsp": "random-document", "sop": "swapped"}[self.objective.sentence]
             if not isinstance(self.packing, SegmentPairs) or self.packing.negatives != wanted:
@@ -74,7 +79,10 @@ class Runtime(BaseModel):
     threads: int = Field(1, ge=1)
     """CPU threads a worker. Fixed whatever the number of workers, so results are the same bit for bit."""
     micro_batch_rows: int | None = Field(None, ge=1)
-    """Rows through the network at once; null takes the whole batch on a CPU and 64k tokens on a GPU."""
+    """Rows through the network at once; null takes the whole batch on a CPU and 64k tokens on a GPU.
+
+    With dropout, which units it drops depends on this and on the device, so fix both for runs that are compared.
+    """
     checkpoint_seconds: float = Field(60.0, ge=0)
     """Time between checkpoints of a pretraining."""
     lease_seconds: float = Field(60.0, gt=0)

@@ -1,8 +1,8 @@
 """Tasks: labelled data in a standard format, a kind of head, metrics."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paribus.spec.base import Slot, Spec, location
 
@@ -41,6 +41,9 @@ Metric = Literal["accuracy", "f1", "macro-f1", "mcc", "pearson", "spearman", "em
 class Task(Slot):
     """A downstream task."""
 
+    accepts: ClassVar[tuple[Metric, ...]]
+    """The metrics of the kind; paribus.evaluate.metrics computes them."""
+
     name: str = location()
     """What tables call it. A label: two names for the same data and recipe are the same work."""
     source: str
@@ -51,10 +54,18 @@ class Task(Slot):
     select: float = Field(0.1, gt=0, lt=0.5)
     """Share of the train items held out for choosing."""
 
+    @model_validator(mode="after")
+    def _metrics_of_the_kind(self) -> "Task":
+        for metric in self.metrics:
+            if metric not in self.accepts:
+                raise ValueError(f"metrics: {metric!r} is not for kind {self.kind!r}; accepted: {', '.join(self.accepts)}")
+        return self
+
 
 class Sentence(Task):
     """One sentence, one label. Files: CoLA's TSV (source, label, star, sentence)."""
 
+    accepts = ("accuracy", "f1", "macro-f1", "mcc")
     kind: Literal["sentence"] = "sentence"
     labels: tuple[str, ...] = ("0", "1")
 
@@ -62,6 +73,7 @@ class Sentence(Task):
 class Pair(Task):
     """Two sentences, one label. Files: TSV with a header (index, sentence1, sentence2, label)."""
 
+    accepts = ("accuracy", "f1", "macro-f1", "mcc")
     kind: Literal["pair"] = "pair"
     labels: tuple[str, ...]
 
@@ -69,18 +81,21 @@ class Pair(Task):
 class Regression(Task):
     """Two sentences, one number. Files: TSV with a header (index, sentence1, sentence2, score)."""
 
+    accepts = ("pearson", "spearman")
     kind: Literal["regression"] = "regression"
 
 
 class SpanQa(Task):
     """A question and a passage, the answer a span of it. Files: SQuAD 1.1's JSON."""
 
+    accepts = ("em", "span-f1")
     kind: Literal["span-qa"] = "span-qa"
 
 
 class Tagging(Task):
     """A label for each word. Files: CoNLL columns, the word first and the label last."""
 
+    accepts = ("accuracy", "f1", "entity-f1")
     kind: Literal["tagging"] = "tagging"
     labels: tuple[str, ...]
 

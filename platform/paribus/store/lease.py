@@ -46,7 +46,9 @@ class Lease:
         self._path = folder / f"{name}.json"
         self._lock = folder / ".lock"
         self._grace = grace_seconds
-        self._owner = uuid.uuid4().hex
+        self.owner = uuid.uuid4().hex
+        self.lost = False
+        """Another worker took the lease over; seen by the heartbeat."""
         self._stop = threading.Event()
 
     def acquire(self) -> bool:
@@ -54,24 +56,29 @@ class Lease:
         with exclusive(self._lock):
             if is_live(self._path, self._grace):
                 return False
-            temporary = self._path.with_suffix(f".{self._owner}")
-            temporary.write_text(json.dumps({"owner": self._owner, **_me()}))
-            temporary.replace(self._path)
+            temporary = self._path.with_suffix(f".{self.owner}")
+            try:
+                temporary.write_text(json.dumps({"owner": self.owner, **_me()}))
+                temporary.replace(self._path)
+            finally:
+                temporary.unlink(missing_ok=True)
         threading.Thread(target=self._beat, daemon=True, name=f"lease {self.name}").start()
         return True
 
     def _beat(self) -> None:
         while not self._stop.wait(self._grace / 4):
-            if self._is_mine():
-                try:
-                    os.utime(self._path)
-                except OSError:
-                    pass  # gone or unreachable: `check` will tell before anything is committed
+            try:
+                if not self._is_mine():
+                    self.lost = True
+                    return
+                os.utime(self._path)
+            except OSError:
+                pass  # unreachable for now: `held` will tell before anything is committed
 
     def _is_mine(self) -> bool:
         try:
-            return bool(json.loads(self._path.read_text())["owner"] == self._owner)
-        except (OSError, ValueError, KeyError):
+            return bool(json.loads(self._path.read_text())["owner"] == self.owner)
+        except (FileNotFoundError, ValueError, KeyError):
             return False
 
     @contextmanager
@@ -110,6 +117,8 @@ def is_live(path: Path, grace_seconds: float) -> bool:
     if found["host"] != socket.gethostname():
         return True
     try:
-        return bool(abs(psutil.Process(found["pid"]).create_time() - found["started"]) < 1.0)
+        process = psutil.Process(found["pid"])
+        same = abs(process.create_time() - found["started"]) < 1.0
+        return same and process.status() != psutil.STATUS_ZOMBIE  # killed, but its parent has not looked yet
     except psutil.NoSuchProcess:
         return False

@@ -2,7 +2,7 @@
 
     format.json              the version of this layout
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
-    doing/KEY/               a stage in progress: out/ becomes stages/KEY, scratch/ holds checkpoints and curves
+    doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints and curves
     leases/NAME.json         who works on a stage or a run
     queue/NAME.journal       Optuna's journal of each queue
     runs/NAME/RUN.json       the resolved spec of every run that was ever queued
@@ -22,11 +22,11 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import Corrupt, StoreError
+from paribus.errors import Corrupt, LostLease, StoreError
 from paribus.plan.stages import VERSIONS, Stage
 from paribus.store.lease import Lease, holder, is_live
 
@@ -46,6 +46,15 @@ def writing(root: Path) -> Iterator[None]:
         if error.errno in _READ_ONLY:
             raise StoreError(f"{root}: cannot be written ({error.strerror}); set PARIBUS_STORE to another folder") from error
         raise
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    """Turn what a damaged file of a finished stage raises into an error that says so."""
+    try:
+        yield
+    except ValueError as error:
+        raise Corrupt(f"{path}: damaged ({error}); remove the folder and run again, it is computed anew") from error
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -127,7 +136,9 @@ class Store:
 
     def record(self, key: str) -> dict[str, Any]:
         """What stage.json says: kind, version, spec, seed, inputs, outcome, times, worker, provenance, files."""
-        found: dict[str, Any] = json.loads((self.folder(key) / "stage.json").read_text())
+        path = self.folder(key) / "stage.json"
+        with _whole(path):
+            found: dict[str, Any] = json.loads(path.read_text())
         return found
 
     def records(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
@@ -139,7 +150,8 @@ class Store:
     def rows(self, key: str) -> list[dict[str, Any]]:
         """The measurements of a finished stage: metric, split, value, n, and whatever else the stage says."""
         path = self.folder(key) / "rows.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+        with _whole(path):
+            return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
 
     def curve(self, key: str) -> list[dict[str, Any]]:
         """The learning curve of a stage, finished or in progress: a list of {"step": s, name: value, ...}."""
@@ -165,18 +177,25 @@ class Store:
         """The folder of a finished stage after its checksums were found right (once a process)."""
         folder = self.folder(key)
         if key not in self._verified:
-            for name, wanted in self.record(key)["files"].items():
+            try:
+                files = self.record(key)["files"]
+            except (Corrupt, FileNotFoundError) as error:
+                self.set_aside(key)
+                raise Corrupt(f"{folder}: its record is damaged; set aside in {self.root / 'corrupt'}") from error
+            for name, wanted in files.items():
                 path = folder / name
                 if not path.is_file() or _checksum(path) != wanted:
-                    self._set_aside(key)
+                    self.set_aside(key)
                     raise Corrupt(f"{path}: does not match its checksum; set aside in {self.root / 'corrupt'}")
             self._verified.add(key)
         return folder
 
-    def _set_aside(self, key: str) -> None:
+    def set_aside(self, key: str) -> None:
+        """Move a damaged stage out of the way; whoever needs it computes it again."""
         corrupt = self.root / "corrupt"
-        corrupt.mkdir(exist_ok=True)
-        self.folder(key).rename(corrupt / f"{key}.{time.time_ns()}")
+        with writing(self.root), suppress(FileNotFoundError):  # another worker may have found it first
+            corrupt.mkdir(exist_ok=True)
+            self.folder(key).rename(corrupt / f"{key}.{time.time_ns()}")
 
     # --- writing ---
 
@@ -210,20 +229,22 @@ class Store:
 class Work:
     """A stage being computed. Use as a context: it ends committed, or with everything but scratch/ removed.
 
-    out: what becomes the finished folder.  scratch: checkpoints and the live curve, kept for whoever resumes.
+    out: what becomes the finished folder, this worker's alone.  scratch: checkpoints and the live curve, kept for
+    whoever resumes.
     """
 
     def __init__(self, store: Store, stage: Stage, lease: Lease) -> None:
         self.store, self.stage, self._lease = store, stage, lease
         self.folder = store.root / "doing" / stage.key
-        self.out = self.folder / "out"
+        self.out = self.folder / f"out.{lease.owner}"
         self.scratch = self.folder / "scratch"
         self._rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> "Work":
         try:
             with writing(self.store.root):
-                shutil.rmtree(self.out, ignore_errors=True)
+                for left in self.folder.glob("out.*"):
+                    shutil.rmtree(left, ignore_errors=True)
                 self.out.mkdir(parents=True)
                 self.scratch.mkdir(exist_ok=True)
                 first = self.scratch / "first_started"
@@ -237,16 +258,24 @@ class Work:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        shutil.rmtree(self.out, ignore_errors=True)
         try:
-            if kind is not None:
-                shutil.rmtree(self.out, ignore_errors=True)
-                if not any(path.name != "first_started" for path in self.scratch.iterdir()):
+            with self._lease.held():
+                if not any(path.name != "first_started" for path in self.scratch.glob("*")):
                     shutil.rmtree(self.folder, ignore_errors=True)
+        except LostLease:
+            if isinstance(error, Exception):
+                raise  # it explains the error: files were moved away under this worker
         finally:
             self._lease.release()
         if error is not None and not isinstance(error, StoreError) and self._disk_is_full(error):
             with writing(self.store.root):
                 raise OSError(errno.ENOSPC, "no space left on device") from error
+
+    @property
+    def lost(self) -> bool:
+        """Whether another worker took this over; what is computed from here on is dropped."""
+        return self._lease.lost
 
     def _disk_is_full(self, error: BaseException) -> bool:
         """Libraries report a full disk in words of their own; the disk itself knows."""
@@ -290,7 +319,8 @@ class Work:
             _sync(self.out)
             target = self.store.folder(self.stage.key)
             with self._lease.held():
-                if not target.exists():
+                if not self.store.has(self.stage.key):
+                    self.store.set_aside(self.stage.key)  # a folder without its record is no finished stage
                     self.out.rename(target)
                     _sync(target.parent)
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -260,7 +260,7 @@ class _Layout:
         corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
         facts = [
             f"scale {plan.scale}",
-            f"base {experiment.base}",
+            f"base {experiment.base_for(plan.scale)}",
             f"corpus {', '.join(corpora)}",
             f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run",
             *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),

@@ -39,8 +39,9 @@ class Trained(pl.LightningModule):
         clip = getattr(self._optimizer, "clip", 0.0) or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.parameters(), clip)
         optimizer.step()
+        rate = torch.tensor(optimizer.param_groups[0]["lr"], dtype=torch.float64)
+        self.last = {**parts, "grad_norm": norm.detach(), "lr": rate}
         self.lr_schedulers().step()  # type: ignore[union-attr]
-        self.last = {**parts, "grad_norm": norm.detach()}
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Batches that know how move themselves; lists of features become tensors on the device in `forward`."""

@@ -70,7 +70,7 @@ class Watch(pl.Callback):
             raise Diverged(step, mean)
         self._losses = []
         others = {f"train/{name}": float(value) for name, value in last.items() if name != "loss"}
-        self._write(step, {"train/loss": mean, "train/lr": trainer.optimizers[0].param_groups[0]["lr"], **others})
+        self._write(step, {"train/loss": mean, **others})
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         now = time.monotonic()

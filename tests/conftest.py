@@ -1,0 +1,100 @@
+"""What tests of several packages share: the repository, a little real English, a vocabulary of it, small specs, a store."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paribus.data import packing
+from paribus.data import vocabulary as vocabularies
+from paribus.data.corpus import texts, to_document
+from paribus.data.document import Document
+from paribus.data.vocabulary import Vocabulary
+from paribus.plan.stages import Pretraining, make
+from paribus.spec.base import Spec
+from paribus.spec.data import FullSentences, Sotu, WordPiece
+from paribus.spec.load import build
+from paribus.spec.model import Encoder
+from paribus.store.store import Store, Work
+
+os.environ.pop("PARIBUS_STORE", None)
+os.environ.pop("PARIBUS_DATA", None)
+
+VOCABULARY_SIZE = 512
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository, which is itself a project."""
+    return Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[Document]:
+    """The 20 shortest addresses, of 1,100 to 2,100 words each."""
+    return [to_document(text, "rules") for text in sorted(texts(Sotu(), []), key=len)[:20]]
+
+
+@pytest.fixture(scope="session")
+def vocabulary(documents: list[Document], tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    """A WordPiece vocabulary of 512 ids."""
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    tokenizer = WordPiece(vocabulary_size=VOCABULARY_SIZE)
+    return vocabularies.make(tokenizer, sentences, tmp_path_factory.mktemp("vocabulary"))
+
+
+@pytest.fixture(scope="session")
+def packed(documents: list[Document], vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pack stage: rows of 32 tokens, a hundred or so a split."""
+    folder = tmp_path_factory.mktemp("pack")
+    for split, document in zip(("train", "validation", "test"), documents, strict=False):
+        packing.save(packing.pack(FullSentences(length=32), [document], vocabulary, None), folder, split)
+    return folder
+
+
+ENCODER = {
+    "layers": 2,
+    "width": 16,
+    "heads": 2,
+    "position": {"kind": "absolute", "max_length": 32},
+    "attention": {"kind": "full", "dropout": 0.0},
+    "norm": "post",
+    "feed_forward": {"kind": "gelu", "width": 32},
+    "dropout": 0.0,
+}
+PRETRAINING = {
+    "objective": {"kind": "mlm", "masking": "dynamic"},
+    "encoder": ENCODER,
+    "optimizer": {"kind": "adamw", "lr": 1e-2},
+    "schedule": "linear",
+    "budget": {"train_tokens": 2560, "batch_tokens": 256},
+    "precision": "fp32",
+}
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Callable[..., Encoder]:
+    """A small encoder without dropout; keywords replace fields."""
+    return lambda **changes: build(Encoder, {**ENCODER, **changes}, "encoder")
+
+
+@pytest.fixture(scope="session")
+def pretraining() -> Callable[..., Pretraining]:
+    """A small pretraining of ten steps without dropout; keywords replace fields."""
+    return lambda **changes: build(Pretraining, {**PRETRAINING, **changes}, "pretraining")
+
+
+@pytest.fixture
+def begin(tmp_path: Path) -> Callable[..., Work]:
+    """Claims a stage of a store of the test's own: begin(kind, spec, seed)."""
+    store = Store(tmp_path / "store")
+    store.prepare()
+
+    def claim(kind: str, spec: Spec, seed: int = 0, **inputs: Any) -> Work:
+        work = store.claim(make(kind, spec, inputs, seed))
+        assert work
+        return work
+
+    return claim

@@ -1,0 +1,113 @@
+"""base x scale x factors to arms."""
+
+from collections.abc import Callable
+
+import pytest
+
+from paribus.errors import SpecError
+from paribus.plan.arms import arms
+from paribus.plan.plan import flatten
+from paribus.project import Project
+
+Open = Callable[..., Project]
+
+
+def differences(one: object, other: object) -> set[str]:
+    a, b = (flatten(run.model_dump()) for run in (one, other))  # type: ignore[attr-defined]
+    return {path for path in a.keys() | b.keys() if a.get(path) != b.get(path)}
+
+
+def test_one_factor_gives_an_arm_a_level_called_by_its_name(project: Open) -> None:
+    found = arms(project(), "one", "debug")
+    assert [arm.label for arm in found] == ["15", "30", "40"]
+    assert [arm.run.objective.rate for arm in found] == [0.15, 0.3, 0.4]
+    assert [arm.baseline for arm in found] == [True, False, False]
+
+
+def test_an_arm_differs_from_the_baseline_in_its_level_and_in_nothing_else(project: Open) -> None:
+    baseline, thirty, _ = arms(project(), "one", "debug")
+    assert differences(baseline.run, thirty.run) == {"objective.rate"}
+
+
+def test_two_factors_one_at_a_time_are_the_baseline_and_each_departure(project: Open) -> None:
+    found = arms(project(), "two", "debug")
+    assert [arm.label for arm in found] == ["baseline", "rate=30", "rate=40", "place=alibi"]
+    assert found[3].levels == {"rate": "15", "place": "alibi"}
+
+
+def test_a_full_design_is_every_combination_the_baseline_first(project: Open) -> None:
+    found = arms(project(), "full", "debug")
+    assert len(found) == len({arm.label for arm in found}) == 6
+    assert found[0].levels == {"rate": "15", "place": "absolute"} and found[0].baseline
+    assert not any(arm.baseline for arm in found[1:])
+
+
+def test_levels_and_baseline_are_chosen_by_the_experiment(project: Open) -> None:
+    files = {
+        "experiments/some.yaml": (
+            '{question: q, expect: e, base: bert, factors: [rate], levels: {rate: ["15", "40"]}, baseline: {rate: "40"}}'
+        )
+    }
+    found = arms(project(files), "some", "debug")
+    assert [arm.label for arm in found] == ["40", "15"]
+    assert [arm.label for arm in found if arm.baseline] == ["40"]
+
+
+def test_scale_then_experiment_then_override_have_the_last_word(project: Open) -> None:
+    files = {
+        "experiments/set.yaml": (
+            "{question: q, expect: e, base: bert, factors: [rate], set: {optimizer.lr: 0.5, optimizer.clip: 0.5}}"
+        )
+    }
+    opened = project(files)
+    run = arms(opened, "set", "debug", {"optimizer.clip": 0.25})[1].run
+    assert (run.packing.length, run.optimizer.lr, run.optimizer.clip) == (32, 0.5, 0.25)
+    assert run.encoder.dropout == opened.bases.get("bert").run["encoder"]["dropout"]
+
+
+def test_a_level_keeps_its_values_when_another_factor_sets_something_inside_them(project: Open) -> None:
+    files = {
+        "ablations/reach.yaml": """
+source: test
+base: long
+levels: {long: {encoder.position.max_length: 64}, short: {encoder.position.max_length: 32}}
+""",
+        "experiments/nested.yaml": """
+{question: q, expect: e, base: bert, factors: [place, reach], levels: {place: [absolute], reach: [long, short]},
+ set: {encoder.position: {kind: absolute, max_length: 128}}}
+""",
+    }
+    with pytest.raises(SpecError, match="the factor place varies encoder.position"):
+        arms(project(files), "nested", "debug")
+    files["experiments/nested.yaml"] = files["experiments/nested.yaml"].split(",\n")[0] + "}"
+    overrides = {"budget": {"train_tokens": 4096, "batch_tokens": 1024}, "budget.batch_tokens": 2048}
+    found = arms(project(files), "nested", "debug", overrides)
+    assert [arm.run.encoder.position.max_length for arm in found] == [64, 32]
+    assert overrides["budget"] == {"train_tokens": 4096, "batch_tokens": 1024}
+
+
+@pytest.mark.parametrize(
+    ("experiment", "expected"),
+    [
+        ("factors: [rote]", r"one.yaml: no factor is called 'rote' \(did you mean rate\?\)"),
+        ('factors: [rate], levels: {rate: ["15", "31"]}', r"one.yaml: levels.rate: no level '31'; there is 15, 30, 40"),
+        ('factors: [rate], levels: {rate: ["15", "15"]}', "one.yaml: levels.rate: a level is named twice: 15, 15"),
+        ('factors: [rate], levels: {rate: ["30", "40"]}', "one.yaml: baseline.rate: '15' is not among the levels that run"),
+        ("factors: [rate], levels: {place: [alibi]}", "one.yaml: levels.place: not a factor of this experiment"),
+        ("factors: [rate], baseline: {place: alibi}", "one.yaml: baseline.place: not a factor of this experiment"),
+        ("factors: [rate], set: {optimizer.lrr: 1}", r"one.yaml: set: optimizer.lrr: no such key for kind 'adamw' in"),
+        ("factors: [rate], set: {objective.rate: 0.2}", "cannot set objective.rate: the factor rate varies objective.rate"),
+        ("factors: [rate], set: {objective: {kind: mlm}}", "cannot set objective: the factor rate varies objective.rate"),
+        ("factors: [rate], tasks: [ordre]", r"one.yaml: no task is called 'ordre' \(did you mean order\?\)"),
+        ("factors: [rate], set: {optimizer.lr: -1}", r"one.yaml \(scale debug, arm 15\): optimizer.lr: found -1"),
+    ],
+)
+def test_a_mistake_in_an_experiment_names_file_and_key(project: Open, experiment: str, expected: str) -> None:
+    files = {"experiments/one.yaml": f"{{question: q, expect: e, base: bert, {experiment}}}"}
+    with pytest.raises(SpecError, match=expected):
+        arms(project(files), "one", "debug")
+
+
+def test_an_override_of_what_a_factor_varies_is_refused(project: Open) -> None:
+    with pytest.raises(SpecError, match="cannot set encoder.position.max_length: the factor place varies"):
+        arms(project(), "two", "debug", {"encoder.position.max_length": 64})

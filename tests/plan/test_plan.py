@@ -1,0 +1,102 @@
+"""The plan of an experiment."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paribus.errors import SpecError
+from paribus.plan.plan import flatten, plan, why
+from paribus.plan.stages import VERSIONS, Stage
+from paribus.project import Project
+
+Open = Callable[..., Project]
+
+
+def record(stage: Stage, **changes: object) -> dict[str, Any]:
+    """What stage.json says of a finished stage, as far as `why` reads it."""
+    found = {
+        "key": stage.key,
+        "kind": stage.kind,
+        "version": VERSIONS[stage.kind],
+        "spec": stage.spec.model_dump(mode="json"),
+        "seed": stage.seed,
+        "inputs": dict(stage.inputs),
+    }
+    return {**found, **changes}
+
+
+def test_runs_come_seed_by_seed_each_arm_in_turn(project: Open) -> None:
+    found = plan(project(), "one", "debug")
+    assert found.name == "one@debug" and found.baseline.label == "15"
+    assert [(run.seed, run.arm.label) for run in found.runs] == [(s, a) for s in range(3) for a in ("15", "30", "40")]
+    assert len({run.key for run in found.runs}) == 9
+
+
+def test_more_seeds_add_runs_and_keep_those_there_were(project: Open) -> None:
+    few, many = (plan(project(), "one", "debug", seeds) for seeds in (1, 2))
+    assert [run.key for run in few.runs] == [run.key for run in many.runs[:3]]
+
+
+def test_data_and_tasks_are_made_once_for_all_arms_and_seeds(project: Open) -> None:
+    found = list(plan(project(), "one", "debug").stages())
+    counts = {kind: sum(stage.kind == kind for stage in found) for kind in VERSIONS}
+    assert counts == {
+        "corpus": 1, "vocabulary": 1, "pack": 1, "task": 2, "pretrain": 9, "evaluate": 9, "finetune": 18
+    }  # fmt: skip
+    seen: set[str] = set()
+    for stage in found:
+        assert set(stage.inputs.values()) <= seen
+        seen.add(stage.key)
+
+
+def test_two_experiments_share_the_arms_they_have_in_common(project: Open) -> None:
+    opened = project()
+    one, two = ({stage.key for stage in plan(opened, name, "debug").stages()} for name in ("full", "two"))
+    pretrained = {key for key in one & two if key.startswith("pretrain")}
+    assert len(pretrained) == 4  # the baseline and three departures, at seed 0
+
+
+def test_arms_that_are_the_same_run_are_refused(project: Open) -> None:
+    files = {"ablations/rate.yaml": '{source: s, base: a, levels: {a: {objective.rate: 0.15}, b: {objective.rate: 0.15}}}'}
+    with pytest.raises(SpecError, match="arms 'a' and 'b' resolve to the same run"):
+        plan(project(files), "one", "debug")
+
+
+def test_why_says_what_sets_a_stage_apart_from_the_nearest_finished_one(project: Open) -> None:
+    found = plan(project(), "one", "debug", 2)
+    stages = {(run.arm.label, run.seed): next(s for s in run.stages if s.kind == "pretrain") for run in found.runs}
+    finished = [record(stages["15", 0]), record(stages["40", 1]), record(found.runs[0].stages[0])]
+    assert why(stages["30", 0], finished) == [
+        f"nearest finished stage: {stages['15', 0].key}", "objective.rate: 0.15 -> 0.3"
+    ]  # fmt: skip
+    assert why(stages["30", 1], finished)[1:] == ["objective.rate: 0.4 -> 0.3"]
+    assert why(stages["15", 1], [record(stages["15", 0])])[1:] == ["seed: 0 -> 1"]
+    assert why(stages["15", 0], [record(stages["15", 0], version=0)])[1:] == [
+        f"version of the pretrain code: 0 -> {VERSIONS['pretrain']}"
+    ]
+    fed = {**stages["15", 0].inputs, "pack": "pack-other"}
+    assert why(stages["15", 0], [record(stages["15", 0], inputs=fed)])[1:] == [
+        f"input pack: pack-other -> {stages['15', 0].inputs['pack']}"
+    ]
+    assert why(stages["15", 0], []) == ["no pretrain is finished yet"]
+
+
+SCALARS = st.none() | st.integers() | st.text(max_size=3)
+KEYS = st.text("abc", min_size=1, max_size=3)
+
+
+@given(st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3)))
+def test_flattening_keeps_every_scalar(data: Any) -> None:
+    def scalars(value: Any) -> list[Any]:
+        if isinstance(value, dict | list):
+            return [s for inner in (value.values() if isinstance(value, dict) else value) for s in scalars(inner)]
+        return [value]
+
+    assert sorted(map(repr, flatten(data).values())) == sorted(map(repr, scalars(data)))
+
+
+def test_flattened_paths_are_dotted() -> None:
+    assert flatten({"a": {"b": [1, {"c": 2}]}, "d": 3}) == {"a.b.0": 1, "a.b.1.c": 2, "d": 3}

@@ -1,0 +1,109 @@
+"""What fits together in a Run, in its parts, and in a task."""
+
+from typing import Any
+
+import pytest
+
+from paribus.errors import SpecError
+from paribus.evaluate.metrics import METRICS
+from paribus.project import Project, Settings
+from paribus.spec.load import apply, build
+from paribus.spec.run import Run, Runtime
+from paribus.spec.task import Task
+
+PAIRS = {"kind": "segment-pairs", "length": 128}
+
+
+@pytest.fixture
+def data(tmp_path: Any) -> dict[str, Any]:
+    """The shipped BERT base as plain data."""
+    found: dict[str, Any] = Project(tmp_path, Settings()).bases.get("bert").run
+    return found
+
+
+def built(data: dict[str, Any], **patch: object) -> Run:
+    plain = build(Run, data, "run").model_dump()
+    apply(plain, {path.replace("__", "."): value for path, value in patch.items()}, "patch")
+    return build(Run, plain, "run")
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        ({"encoder__heads": 5}, "encoder: width must be a multiple of heads, found width 768 and heads 5"),
+        (
+            {"encoder__position__max_length": 256},
+            "packing.length must be at most encoder.position.max_length, found 512 and 256",
+        ),
+        (
+            {"finetuning__length": 1024},
+            "finetuning.length must be at most encoder.position.max_length, found 1024 and 512",
+        ),
+        ({"budget__train_tokens": 1000}, "train_tokens must be at least batch_tokens, found 1000 and 131072"),
+        (
+            {"budget__batch_tokens": 511},
+            "budget.batch_tokens must be at least packing.length, so that every step has a row, found 511 and 512",
+        ),
+        (
+            {"objective__replacement": {"mask": 0.8, "random": 0.3}},
+            "replacement: mask + random must be at most 1, found 0.8 + 0.3",
+        ),
+        ({"objective__sentence": "nsp"}, "needs packing {kind: segment-pairs, negatives: random-document}, found "),
+        (
+            {"objective__sentence": "sop", "packing": PAIRS},
+            "needs packing {kind: segment-pairs, negatives: swapped}, found ",
+        ),
+        (
+            {"objective__sentence": "nsp", "packing": PAIRS, "encoder__segments": 1},
+            "objective.sentence needs encoder.segments: 2, found 1",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(
+    data: dict[str, Any], patch: dict[str, object], expected: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        built(data, **patch)
+    assert expected in str(error.value)
+
+
+def test_settings_that_do_fit_are_taken(data: dict[str, Any]) -> None:
+    built(data, budget__batch_tokens=512)
+    built(data, encoder__position={"kind": "alibi"}, packing__length=1024)
+    built(data, objective__sentence="sop", packing={**PAIRS, "negatives": "swapped"})
+    assert built(data, budget={"train_tokens": 5000, "batch_tokens": 1024}).budget.steps == 4
+
+
+def test_the_machine_is_no_part_of_a_run(data: dict[str, Any]) -> None:
+    assert not set(Runtime.model_fields) & set(Run.model_fields)
+    with pytest.raises(SpecError, match="run: threads: no such key"):
+        build(Run, {**data, "threads": 2}, "run")
+
+
+def task(kind: str, **fields: object) -> Task:
+    common = {"name": "t", "source": "s", "data": {"kind": "built", "builder": "order", "train": 8, "dev": 8}}
+    return build(Task, {"kind": kind, **common, **fields}, "tasks/t.yaml")
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "metric", "accepted"),
+    [
+        ("sentence", {}, "em", "accuracy, f1, macro-f1, mcc"),
+        ("pair", {"labels": ["a", "b"]}, "pearson", "accuracy, f1, macro-f1, mcc"),
+        ("regression", {}, "accuracy", "pearson, spearman"),
+        ("span-qa", {}, "f1", "em, span-f1"),
+        ("tagging", {"labels": ["O", "X"]}, "mcc", "accuracy, f1, entity-f1"),
+    ],
+)
+def test_a_metric_of_another_kind_of_task_is_refused(
+    kind: str, fields: dict[str, object], metric: str, accepted: str
+) -> None:
+    with pytest.raises(SpecError) as error:
+        task(kind, metrics=[metric], **fields)
+    assert str(error.value) == f"tasks/t.yaml: metrics: '{metric}' is not for kind '{kind}'; accepted: {accepted}"
+
+
+def test_a_task_accepts_the_metrics_that_are_computed_for_its_kind() -> None:
+    assert {kind: set(variant.accepts) for kind, variant in Task.variants().items()} == {
+        kind: set(metrics) for kind, metrics in METRICS.items()
+    }

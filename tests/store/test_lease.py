@@ -1,0 +1,123 @@
+"""Leases: one holder at a time, the dead are replaced at once, the silent after the grace time."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from paribus.errors import LostLease
+from paribus.store.lease import Lease, holder, is_live
+from paribus.store.store import Store
+
+Spawn = Callable[..., "subprocess.Popen[str]"]
+HOUR = 3600.0
+
+
+def write_lease(folder: Path, **told: object) -> Path:
+    """A lease file as another worker would have written it; by default of this very process."""
+    path = folder / "stage.json"
+    me = {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+    path.write_text(json.dumps({"owner": "other", **me, **told}))
+    return path
+
+
+def test_one_holder_at_a_time(tmp_path: Path) -> None:
+    first, second = Lease(tmp_path, "stage", HOUR), Lease(tmp_path, "stage", HOUR)
+    assert first.acquire() and not second.acquire()
+    first.release()
+    assert second.acquire()
+    with pytest.raises(LostLease), first.held():
+        pass
+    second.release()
+
+
+def test_releasing_a_lost_lease_does_not_free_the_other_ones(tmp_path: Path) -> None:
+    first, second = Lease(tmp_path, "stage", HOUR), Lease(tmp_path, "stage", HOUR)
+    assert first.acquire()
+    (tmp_path / "stage.json").unlink()
+    assert second.acquire()
+    first.release()
+    with second.held():
+        pass
+    second.release()
+
+
+def test_a_dead_process_of_this_host_is_replaced_at_once(store: Store, spawn: Spawn) -> None:
+    """At once, with a grace time of an hour; also while it is a zombie, since its parent may not look for long."""
+    process = spawn("")
+    assert process.stdout and process.stdout.read() == ""  # it has ended, but nobody has waited for it
+    path = write_lease(store.root / "leases", pid=process.pid, started=psutil.Process(process.pid).create_time())
+    while psutil.Process(process.pid).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    assert not is_live(path, HOUR)
+    process.wait()
+    assert not is_live(path, HOUR)
+    lease = Lease(store.root / "leases", "stage", HOUR)
+    assert lease.acquire()
+    lease.release()
+
+
+def test_a_process_that_was_given_the_pid_of_a_dead_one_is_not_taken_for_it(tmp_path: Path) -> None:
+    assert not is_live(write_lease(tmp_path, started=psutil.Process().create_time() - 60), HOUR)
+    assert is_live(write_lease(tmp_path), HOUR)
+
+
+def test_a_worker_of_another_host_is_given_up_after_the_grace_time_only(tmp_path: Path) -> None:
+    path = write_lease(tmp_path, host="elsewhere", pid=1)
+    assert is_live(path, 60.0)
+    os.utime(path, (time.time() - 61, time.time() - 61))
+    assert not is_live(path, 60.0)
+
+
+def test_a_torn_lease_file_holds_nobody_up(tmp_path: Path) -> None:
+    (tmp_path / "stage.json").write_text('{"owner": "x')
+    assert holder(tmp_path / "stage.json") is None
+    lease = Lease(tmp_path, "stage", HOUR)
+    assert lease.acquire()
+    lease.release()
+
+
+def test_a_stopped_process_is_taken_over_and_finds_out(store: Store, spawn: Spawn) -> None:
+    sleeper = spawn(
+        "lease = store.lease('stage')\n"
+        "say('held')\n"
+        "import time\n"
+        "while not lease.lost:\n"
+        "    time.sleep(0.01)\n"
+        "try:\n"
+        "    with lease.held():\n"
+        "        say('mine')\n"
+        "except LostLease:\n"
+        "    say('lost')\n"
+    )
+    assert sleeper.stdout and sleeper.stdin
+    assert sleeper.stdout.readline() == "held\n"
+    assert store.lease("stage") is None
+    sleeper.send_signal(signal.SIGSTOP)
+    while (lease := store.lease("stage")) is None:
+        time.sleep(0.01)
+    sleeper.send_signal(signal.SIGCONT)
+    sleeper.stdin.write("\n")
+    sleeper.stdin.flush()
+    assert sleeper.stdout.readline() == "lost\n"
+    with lease.held():
+        pass
+    lease.release()
+
+
+def test_a_heartbeat_keeps_a_lease_beyond_its_grace_time(tmp_path: Path) -> None:
+    lease = Lease(tmp_path, "stage", 0.2)
+    assert lease.acquire()
+    acquired = (tmp_path / "stage.json").stat().st_mtime_ns
+    while (tmp_path / "stage.json").stat().st_mtime_ns == acquired:
+        time.sleep(0.01)
+    assert is_live(tmp_path / "stage.json", 0.2) and not lease.lost
+    lease.release()
+    assert holder(tmp_path / "stage.json") is None
