@@ -21,6 +21,7 @@ from paribus.store.store import Store, Work
 
 os.environ.pop("PARIBUS_STORE", None)
 os.environ.pop("PARIBUS_DATA", None)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: more threads only wait for each other
 
 VOCABULARY_SIZE = 512
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.drill
 
 ROOT = Path(__file__).parents[1]
 ARGV = ["masking", "--scale", "debug", "--seeds", "1"]
-LONG = [*ARGV, "--set", "budget.train_tokens=2097152"]  # about 2,000 steps: long enough to be killed in the middle
+LONG = [*ARGV, "--set", "budget.train_tokens=1048576"]  # about 1,000 steps: long enough to be killed in the middle
 OFTEN = ["--checkpoint-seconds", "0.5"]
 
 
@@ -130,6 +130,28 @@ def test_a_worker_killed_under_paribus_run_is_replaced_and_a_damaged_checkpoint_
     assert process.returncode == 0, err
     assert resumed(tmp_path) == [0, int(older.stem)]
     assert results(tmp_path) == results(undisturbed)
+
+
+def test_a_run_that_a_full_disk_has_stopped_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    """The disk is full in mid-pretraining; nothing half-written counts, and `paribus run` again is enough."""
+    command = f"{sys.executable} -m paribus run {' '.join(ARGV)} --checkpoint-seconds 0"
+    script = (
+        f"mount -t tmpfs -o size=1200k tmpfs {tmp_path} || exit 77\n"
+        f"{command}; echo ended $?; ls -d {tmp_path}/stages/*; find {tmp_path}/doing -name 'out.*'\n"
+        f"mount -o remount,size=100m {tmp_path}; {command}; echo ended $?\n"
+    )
+    environment = {**os.environ, "PARIBUS_STORE": str(tmp_path), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    if done.returncode == 77 or "unshare:" in done.stderr:
+        pytest.skip("needs user namespaces to mount a small disk")
+    before, _, after = done.stdout.partition("ended 2\n")
+    assert before == "", done.stdout + done.stderr
+    left, _, table = after.partition("masking@debug:")
+    assert "stages/corpus-" in left and "stages/pretrain-" not in left and "out." not in left
+    assert "2 of 2 runs are done" in table and table.endswith("ended 0\n")
+    assert "no space left on the disk; free some and start again" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_interrupting_paribus_run_puts_its_run_back_and_leaves_no_worker(tmp_path: Path, undisturbed: Path) -> None:

@@ -382,12 +382,26 @@ def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
         raise typer.Exit(1)
 
 
+def _mirror(project: "Project", store: "Store", found: "Plan") -> str:
+    """Bring MLflow up to date, one process at a time; why it could not be, if so."""
+    from paribus.tracking.mirror import sync, tracking_uri
+
+    lease = store.lease("mirror")
+    if lease is None:
+        return ""  # another command is at it
+    try:
+        return sync(found, store, tracking_uri(project), live=True).outage
+    finally:
+        lease.release()
+
+
 class _Mirroring:
     """Keeps MLflow up to date from a thread of this process while workers run; the last look is at the end."""
 
     def __init__(self, project: "Project", store: "Store", plans: "list[Plan]") -> None:
         self._project, self._store, self._plans = project, store, plans
         self._stop = threading.Event()
+        self._outage = ""
         self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
 
     def _run(self) -> None:
@@ -395,10 +409,11 @@ class _Mirroring:
             self._sync()
 
     def _sync(self) -> None:
-        from paribus.tracking.mirror import sync, tracking_uri
-
         for plan in self._plans:
-            sync(plan, self._store, tracking_uri(self._project), live=True)
+            outage = _mirror(self._project, self._store, plan)
+            if outage and outage != self._outage:
+                print(f"mlflow: {outage}; `paribus sync` will catch up", file=sys.stderr)
+            self._outage = outage
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -438,10 +453,9 @@ def run(
             raise ParibusError(entries[0][1].reason)
     else:
         entries = []
-        from paribus.tracking.mirror import sync, tracking_uri
-
         print(f"{found.name}: everything is done, nothing is computed again", file=sys.stderr)
-        sync(found, store, tracking_uri(project), live=True)
+        if outage := _mirror(project, store, found):
+            print(f"mlflow: {outage}; `paribus sync` will catch up", file=sys.stderr)
     _print_tables(project, store, experiment, scale, seeds, sets, "text", files=True)
     _fail_on_failures(entries)
 
@@ -501,7 +515,8 @@ def _print_tables(
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
-    for found in tables_for(project, store, name, scale, seeds, overrides):
+    failed = [e.run for _, e in _entries(store, None) if e.status == "failed"] if (store.root / "queue").is_dir() else ()
+    for found in tables_for(project, store, name, scale, seeds, overrides, failed):
         if format == "text":
             from paribus import views
             from paribus.tables.render.terminal import show
@@ -547,7 +562,7 @@ def sync(
     asked = [(experiment, scale)] if experiment else [q.rpartition("@")[::2] for q in queues(store)]
     for name, at in asked:
         counts = bring(_plan(project, name, at, seeds, sets), store, tracking_uri(project))
-        print(f"{name}@{at}: {counts}")
+        print(f"{name}@{at}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} as they were")
 
 
 @app.command()

@@ -106,7 +106,7 @@ def test_a_line_break_inside_a_paragraph_of_a_text_file_is_only_layout(tmp_path:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b'{"text": "a"}\n{"text": [3]}\n', "line 2: no text in field 'text'"),
+        (b'{"text": 3}\n', "line 1: no text in field 'text'"),
         (b'{"text": "a"}\n\n{"txt": "b"}\n', r"line 3: no text in field 'text' \(the line has txt\)"),
         (b'{"text": "a"}\n{"text": null}\n', "line 2: no text in field 'text'"),
         (b'{"text": "a"}\nnonsense\n', "line 2: not JSON"),

@@ -58,8 +58,11 @@ class Tuned(Trained):
         return out
 
     def training_step(self, batch: Sequence[Feature], _: int) -> None:
+        self.update(self._parts(batch))
+
+    def _parts(self, batch: Sequence[Feature]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
         loss = task_loss(self.task, self(batch).float(), batch)
-        self.update([(loss, {"loss": loss})])
+        yield loss, {"loss": loss}
 
 
 def make_head(task: Task, width: int, dropout: float) -> nn.Module:

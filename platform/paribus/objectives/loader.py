@@ -62,7 +62,7 @@ def make_micro(rows: Rows, numbers: Any, tokens: Any, inputs: Any, chosen: Any, 
     segments = None
     if second.any():
         places = np.arange(longest)[None, :]
-        segments = (places >= second[:, None]) & (places < lengths[:, None])
+        segments = (second > 0)[:, None] & (places >= second[:, None]) & (places < lengths[:, None])
     labels = rows.labels[numbers] if objective is not None and objective.sentence != "none" else None
     return Micro(
         torch.from_numpy(inputs.astype(np.int64)),

@@ -1,6 +1,6 @@
 """One optimizer step, the same for every LightningModule here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import pytorch_lightning as pl
@@ -25,8 +25,11 @@ class Trained(pl.LightningModule):
         self._optimizer, self._schedule, self._steps = optimizer, schedule, steps
         self._seed, self._purpose = seed, purpose
 
-    def update(self, losses: Iterable[tuple[Tensor, dict[str, Tensor]]]) -> None:
-        """Add up the gradients of `losses` (a loss and its named parts for each micro-batch), clip, step."""
+    def update(self, losses: Iterator[tuple[Tensor, dict[str, Tensor]]]) -> None:
+        """Add up the gradients of `losses` (a loss and its named parts for each micro-batch), clip, step.
+
+        An iterator, so that each forward pass is run, and draws its dropout, in here.
+        """
         # Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would.
         torch.manual_seed(seed_for(self._seed, self._purpose, "dropout", self.global_step))
         optimizer: Any = self.optimizers()

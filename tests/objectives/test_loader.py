@@ -1,0 +1,114 @@
+"""From packed rows to optimizer steps."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paribus.data.packing import Rows, load
+from paribus.data.vocabulary import MASK, PAD
+from paribus.errors import DataError
+from paribus.objectives.loader import Steps, make_micro
+from paribus.plan.stages import Pretraining
+from paribus.spec.load import build
+from paribus.spec.objective import Mlm
+
+Make = Callable[..., Pretraining]
+SIZE = 512
+
+
+def objective(**fields: object) -> dict[str, object]:
+    return {"kind": "mlm", "masking": "dynamic", **fields}
+
+
+@pytest.fixture
+def rows(packed: Path) -> Rows:
+    return load(packed, "train")
+
+
+def test_a_step_does_not_depend_on_where_one_begins(rows: Rows, pretraining: Make) -> None:
+    steps = Steps(rows, pretraining(), SIZE, 0, None)
+    whole = list(steps)
+    assert len(whole) == 10
+    steps.first = 6
+    for late, early in zip(steps, whole[6:], strict=True):
+        assert torch.equal(late.micros[0].tokens_BT, early.micros[0].tokens_BT)
+        assert torch.equal(late.micros[0].places_M, early.micros[0].places_M)
+
+
+@pytest.mark.parametrize("micro_rows", [1, 3, 1000])
+def test_micro_batches_are_the_step_cut_into_pieces(rows: Rows, pretraining: Make, micro_rows: int) -> None:
+    whole = Steps(rows, pretraining(), SIZE, 0, None).step(3)
+    cut = Steps(rows, pretraining(), SIZE, 0, micro_rows).step(3)
+    assert (cut.predicted, cut.rows, cut.tokens) == (whole.predicted, whole.rows, whole.tokens)
+    assert all(len(micro.tokens_BT) <= micro_rows for micro in cut.micros)
+    assert sum(len(micro.places_M) for micro in cut.micros) == whole.predicted
+    targets = torch.cat([micro.targets_M for micro in cut.micros])
+    assert torch.equal(targets, whole.micros[0].targets_M)
+    tokens = torch.cat([micro.tokens_BT[micro.tokens_BT != PAD] for micro in cut.micros])
+    assert torch.equal(tokens, whole.micros[0].tokens_BT[whole.micros[0].tokens_BT != PAD])
+
+
+def test_targets_are_the_tokens_that_stood_at_the_places(rows: Rows, pretraining: Make) -> None:
+    replaced = objective(replacement={"mask": 1.0, "random": 0.0})
+    steps = Steps(rows, pretraining(objective=replaced), SIZE, 0, None)
+    (micro,) = steps.step(0).micros
+    filled = micro.tokens_BT.flatten().clone()
+    assert (filled[micro.places_M] == MASK).all()
+    filled[micro.places_M] = micro.targets_M
+    numbers, _ = steps._batches.rows(0)
+    width = micro.tokens_BT.shape[1]
+    assert torch.equal(filled.view(-1, width), torch.from_numpy(rows.tokens[numbers][:, :width].astype(np.int64)))
+
+
+def test_rows_are_cut_to_the_longest_in_eights_and_not_beyond_their_length() -> None:
+    lengths = np.array([3, 9, 20], dtype=np.int32)
+    tokens = np.where(np.arange(20)[None, :] < lengths[:, None], 7, PAD).astype(np.uint16)
+    nothing = np.zeros((3, 20), dtype=bool)
+    rows = Rows(tokens, tokens.astype(np.uint8), lengths, np.zeros(3, np.int32), np.zeros(3, np.int8))
+    for numbers, width, padded in (([0], 8, True), ([0, 1], 16, True), ([0, 2], 20, True), ([2], 20, False)):
+        micro = make_micro(rows, np.array(numbers), tokens[numbers], tokens[numbers], nothing[numbers])
+        assert micro.tokens_BT.shape[1] == width
+        assert (micro.padding_BT is not None) == padded
+        if micro.padding_BT is not None:
+            assert torch.equal(micro.padding_BT, micro.tokens_BT == PAD)
+
+
+def test_the_second_segment_is_marked_up_to_the_end_of_its_row() -> None:
+    lengths, second = np.array([6, 8], dtype=np.int32), np.array([3, 0], dtype=np.int32)
+    tokens = np.where(np.arange(8)[None, :] < lengths[:, None], 7, PAD).astype(np.uint16)
+    rows = Rows(tokens, tokens.astype(np.uint8), lengths, second, np.array([1, 0], np.int8))
+    numbers, nothing = np.array([0, 1]), np.zeros((2, 8), dtype=bool)
+    micro = make_micro(rows, numbers, tokens, tokens, nothing)
+    assert micro.segments_BT is not None and micro.labels_B is None
+    assert micro.segments_BT.tolist() == [[0, 0, 0, 1, 1, 1, 0, 0], [0] * 8]
+    alone = make_micro(rows, np.array([1]), tokens[1:], tokens[1:], nothing[1:])
+    assert alone.segments_BT is None
+    sop = build(Mlm, objective(sentence="sop"), "objective")
+    labelled = make_micro(rows, numbers, tokens, tokens, nothing, sop)
+    assert labelled.labels_B is not None and labelled.labels_B.tolist() == [1, 0]
+
+
+def test_static_masks_come_again_and_dynamic_ones_do_not(rows: Rows, pretraining: Make) -> None:
+    tokens = int(rows.lengths.sum())
+    budget = {"train_tokens": 4 * tokens, "batch_tokens": tokens}
+
+    def masks(masking: str) -> list[dict[int, bytes]]:
+        steps = Steps(rows, pretraining(budget=budget, objective=objective(masking=masking)), SIZE, 0, 1)
+        return [
+            dict(zip(steps._batches.rows(epoch)[0].tolist(), (m.tokens_BT.numpy().tobytes() for m in s.micros), strict=True))
+            for epoch, s in enumerate(steps)
+        ]
+
+    static, dynamic = masks("static"), masks("dynamic")
+    assert static[0] == static[1] == static[2] == static[3] == dynamic[0]
+    # A row of a few tokens may by chance draw the same again.
+    assert sum(dynamic[0][row] != dynamic[1][row] for row in dynamic[0]) > 0.9 * len(rows)
+
+
+def test_masks_that_would_be_seen_too_rarely_are_refused(rows: Rows, pretraining: Make) -> None:
+    masking = {"kind": "static", "duplicates": 50}
+    with pytest.raises(DataError, match="objective.masking.duplicates: found 50"):
+        Steps(rows, pretraining(objective=objective(masking=masking)), SIZE, 0, None)

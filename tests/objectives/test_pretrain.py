@@ -1,0 +1,119 @@
+"""The pretrain stage: what it leaves behind, and that an interruption leaves no trace in the numbers."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from paribus.errors import Stopped
+from paribus.objectives.pretrain import pretrain
+from paribus.plan.stages import Pretraining
+from paribus.spec.run import Runtime
+from paribus.store.store import Work, read_jsonl
+
+Make = Callable[..., Pretraining]
+Begin = Callable[..., Work]
+SIZE = 512
+OFTEN = Runtime(device="cpu", checkpoint_seconds=0)
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A committed stage."""
+
+    folder: Path
+    record: dict[str, Any]
+    rows: dict[str, float]
+
+    @property
+    def losses(self) -> list[float]:
+        return [point["train/loss"] for point in read_jsonl(self.folder / "curve.jsonl")]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        return load_file(self.folder / "encoder.safetensors") | load_file(self.folder / "heads.safetensors")
+
+
+def finish(work: Work, spec: Pretraining, packed: Path, seed: int = 0) -> Finished:
+    with work:
+        said: dict[str, Any] = pretrain(spec, seed, packed, SIZE, work, OFTEN)
+        work.commit("provenance", **said)
+    store, key = work.store, work.stage.key
+    return Finished(store.folder(key), store.record(key), {row["metric"]: row["value"] for row in store.rows(key)})
+
+
+def stop(work: Work, spec: Pretraining, packed: Path, steps: int) -> Path:
+    """Begin a training that is stopped at the end of step `steps` + 1, before it is saved; the folder of checkpoints."""
+    asked = iter(range(10**6))
+    with pytest.raises(Stopped), work:
+        pretrain(spec, 0, packed, SIZE, work, OFTEN, lambda: next(asked) >= steps)
+    return work.scratch / "checkpoints"
+
+
+def assert_equal(one: Finished, other: Finished) -> None:
+    assert one.losses == other.losses
+    for name, weight in one.weights.items():
+        assert torch.equal(other.weights[name], weight), name
+
+
+@pytest.fixture(scope="session")
+def spec(pretraining: Make) -> Pretraining:
+    """Ten steps with dropout, whose draws must be the same after a resume."""
+    base = pretraining()
+    return pretraining(encoder={**base.encoder.model_dump(), "dropout": 0.1})
+
+
+def test_training_learns_and_says_what_it_did(begin: Begin, spec: Pretraining, packed: Path) -> None:
+    found = finish(begin("pretrain", spec), spec, packed)
+    assert [point["step"] for point in read_jsonl(found.folder / "curve.jsonl")] == list(range(1, 11))
+    assert found.losses[0] == pytest.approx(math.log(SIZE), rel=0.02) and found.losses[-1] < found.losses[0] - 0.1
+    assert (found.record["outcome"], found.record["resumed_at"], found.record["device"]) == ("done", 0, "cpu")
+    assert (found.rows["updates"], found.rows["tokens"]) == (10, 2560)
+    assert found.rows["parameters"] == sum(weight.numel() for weight in found.weights.values())
+
+
+@pytest.mark.parametrize("at", [1, 5, 9])
+def test_a_training_that_was_interrupted_ends_bit_for_bit_like_one_that_was_not(
+    begin: Begin, spec: Pretraining, packed: Path, at: int
+) -> None:
+    whole = finish(begin("pretrain", spec, pack="another"), spec, packed)
+    stop(begin("pretrain", spec), spec, packed, at)
+    resumed = finish(begin("pretrain", spec), spec, packed)
+    assert resumed.record["resumed_at"] == at
+    assert_equal(resumed, whole)
+
+
+def test_a_damaged_checkpoint_costs_steps_and_no_difference(begin: Begin, spec: Pretraining, packed: Path) -> None:
+    whole = finish(begin("pretrain", spec, pack="another"), spec, packed)
+    newest = max(stop(begin("pretrain", spec), spec, packed, 5).glob("*.ckpt"))
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    resumed = finish(begin("pretrain", spec), spec, packed)
+    assert resumed.record["resumed_at"] == 4
+    assert_equal(resumed, whole)
+
+
+def test_seeds_differ_from_the_first_step(begin: Begin, spec: Pretraining, packed: Path) -> None:
+    one, other = (finish(begin("pretrain", spec, seed), spec, packed, seed) for seed in (0, 1))
+    assert all(a != b for a, b in zip(one.losses, other.losses, strict=True))
+
+
+@pytest.mark.parametrize("lr", [1e4, 1e38])
+def test_a_training_that_diverges_is_a_result(begin: Begin, pretraining: Make, packed: Path, lr: float) -> None:
+    spec = pretraining(optimizer={"kind": "adamw", "lr": lr}, schedule="constant")
+    found = finish(begin("pretrain", spec), spec, packed)
+    assert found.record["outcome"] == "diverged"
+    assert 1 < found.record["diverged_step"] <= 10
+    assert len(found.losses) < found.record["diverged_step"]
+    assert not (found.folder / "encoder.safetensors").exists()
+
+
+def test_mixed_precision_is_near_and_not_equal(begin: Begin, pretraining: Make, packed: Path) -> None:
+    specs = [pretraining(precision=precision) for precision in ("fp32", "bf16")]
+    full, mixed = (finish(begin("pretrain", spec), spec, packed).losses for spec in specs)
+    assert full != mixed and full == pytest.approx(mixed, rel=0.02)

@@ -1,0 +1,286 @@
+"""The command line: every verb says what it does, lists and shows what there is, and plans, queues and reports."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from paribus import cli
+from paribus.jobs.queue import Queue
+from paribus.jobs.worker import log_path
+from paribus.plan.plan import plan
+from paribus.plan.stages import Stage
+from paribus.project import find
+from paribus.store.store import Store
+
+Paribus = Callable[..., tuple[str, str]]
+ROOT = Path(__file__).parents[1]
+VERBS = sorted(get_command(cli.app).commands)  # type: ignore[attr-defined]
+QUEUE = "masking@debug"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An empty store for the project in this repository's root."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("PARIBUS_STORE", str(tmp_path / "results"))
+    monkeypatch.setenv("COLUMNS", "200")
+    found = Store(tmp_path / "results")
+    found.prepare()
+    (found.root / "costs.json").write_text("{}")
+    return found
+
+
+@pytest.fixture
+def paribus(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Paribus:
+    """The command line in this process; its stdout and stderr."""
+
+    def call(*argv: str, code: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["paribus", *argv])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+            sys.exit(0)
+        said = capsys.readouterr()
+        assert (ended.value.code or 0) == code, said
+        return said.out, said.err
+
+    return call
+
+
+def finish(store: Store, stage: Stage) -> None:
+    work = store.claim(stage)
+    assert work
+    with work:
+        work.commit("provenance")
+
+
+def statuses(paribus: Paribus) -> list[str]:
+    return [entry["status"] for entry in json.loads(paribus("status", QUEUE, "--json")[0])]
+
+
+# --- help ---
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(paribus: Paribus, verb: str) -> None:
+    out, _ = paribus(verb, "--help")
+    assert f"paribus {verb} [OPTIONS]" in out
+    if verb != "bench":  # a group, whose verbs are listed
+        assert f"Example: paribus {verb}" in " ".join(out.split())
+
+
+def test_help_lists_every_verb_and_no_verb_is_an_error(paribus: Paribus) -> None:
+    out, _ = paribus("--help")
+    assert all(verb in out for verb in VERBS)
+    paribus(code=2)
+
+
+def test_the_light_verbs_load_nothing_heavy() -> None:
+    """In a fresh process: what `--help`, `list` and an import of the planner bring in."""
+    script = (
+        "import sys\nfrom paribus.cli import app\nimport paribus.plan.plan, paribus.project, paribus.views\n"
+        "app(['list', 'factors'], standalone_mode=False)\n"
+        "print({'torch', 'pytorch_lightning', 'mlflow', 'optuna', 'polars', 'scipy'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+# --- list and show ---
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("experiments", "masking"),
+        ("factors", "masking-rate"),
+        ("bases", "bert-relative"),
+        ("scales", "debug"),
+        ("tasks", "cola"),
+        ("tables", "roberta-table1"),
+    ],
+)
+def test_list_names_what_there_is_for_people_and_programs(
+    paribus: Paribus, store: Store, kind: str, name: str
+) -> None:
+    rows = json.loads(paribus("list", kind, "--json")[0])
+    assert name in [row[kind.removesuffix("s")] for row in rows]
+    assert name in paribus("list", kind)[0]
+
+
+def test_list_stages_shows_what_is_finished(paribus: Paribus, store: Store) -> None:
+    assert paribus("list", "stages")[0] == "no stages yet\n"
+    stage = plan(find(ROOT), "masking", "debug", seeds=1).runs[0].stages[0]
+    finish(store, stage)
+    assert [row["key"] for row in json.loads(paribus("list", "stages", "--json")[0])] == [stage.key]
+
+
+@pytest.mark.parametrize("name", ["masking", "masking-rate", "bert-relative", "debug", "cola", "roberta-table1"])
+def test_show_gives_the_file_and_its_content_as_yaml(paribus: Paribus, store: Store, name: str) -> None:
+    out, _ = paribus("show", name, "--scale", "debug")
+    heads = [line for line in out.splitlines() if line.startswith("# ")]
+    assert heads and all(Path(head.rpartition(": ")[2]).is_file() for head in heads)
+    for part in out.split(heads[0])[1:]:
+        assert yaml.safe_load(part.partition("\n# ")[0])
+
+
+def test_show_resolves_an_experiment_at_a_scale(paribus: Paribus, store: Store) -> None:
+    out = paribus("show", "replacement", "--scale", "debug")[0]
+    assert "run of the baseline at scale debug:" in out and "vocabulary_size: 512" in out
+
+
+# --- plan ---
+
+
+def test_plan_counts_runs_and_shared_stages(paribus: Paribus, store: Store) -> None:
+    told = json.loads(paribus("plan", "masking", "--scale", "debug", "--seeds", "3", "--json")[0])
+    assert (told["plan"], told["seeds"], told["runs"]) == (QUEUE, 3, 6)
+    assert told["stages"]["pretrain"] == {"asked": 6, "distinct": 6, "done": 0}
+    assert told["stages"]["pack"] == {"asked": 6, "distinct": 1, "done": 0}
+    assert [(arm["arm"], arm["baseline"]) for arm in told["arms"]] == [("static", True), ("dynamic", False)]
+    assert all(arm["parameters"] > 0 and arm["train_flops"] > 0 for arm in told["arms"])
+    assert len(told["keys"]) == 6
+    out, _ = paribus("plan", "masking", "--scale", "debug", "--seeds", "3")
+    assert "static (baseline)" in out and "left to do" in out
+
+
+def test_plan_counts_what_is_done(paribus: Paribus, store: Store) -> None:
+    finish(store, plan(find(ROOT), "masking", "debug", seeds=1).runs[0].stages[0])
+    told = json.loads(paribus("plan", "masking", "--scale", "debug", "--json")[0])
+    assert told["stages"]["corpus"]["done"] == 1 and told["stages"]["vocabulary"]["done"] == 0
+
+
+def test_plan_why_says_what_changed(paribus: Paribus, store: Store) -> None:
+    before = plan(find(ROOT), "masking", "debug", seeds=1).runs[0].stages
+    pretrain = next(stage for stage in before if stage.kind == "pretrain")
+    argv = ["plan", "masking", "--scale", "debug", "--seeds", "1"]
+    assert "no pretrain is finished yet" in paribus(*argv, "--why", pretrain.key)[0]
+    finish(store, pretrain)
+    assert paribus(*argv, "--why", pretrain.key[:14])[0].splitlines()[0] == f"{pretrain.key}: done"
+
+    after = plan(find(ROOT), "masking", "debug", 1, {"optimizer.lr": 5e-4}).runs[0].stages
+    changed = next(stage for stage in after if stage.kind == "pretrain")
+    out, _ = paribus(*argv, "--set", "optimizer.lr=5e-4", "--why", changed.key)
+    assert out.splitlines() == [
+        f"{changed.key}: to do",
+        f"nearest finished stage: {pretrain.key}",
+        f"optimizer.lr: {pretrain.spec.optimizer.lr} -> 0.0005",  # type: ignore[attr-defined]
+    ]
+
+
+# --- queue, status, cancel, retry, logs ---
+
+
+def test_a_queue_from_queueing_to_retry(paribus: Paribus, store: Store) -> None:
+    argv = ["queue", "masking", "--scale", "debug", "--seeds", "2"]
+    assert "4 runs queued" in paribus(*argv)[1]
+    assert "0 runs queued, 4 waiting already" in paribus(*argv)[1]
+    assert "4 waiting" in paribus("status")[0]
+
+    claim = Queue(store, QUEUE).claim()
+    assert claim
+    assert statuses(paribus) == ["running", "waiting", "waiting", "waiting"]
+    claim.failed("the moon was full")
+    assert "the moon was full" in paribus("status", QUEUE)[0]
+
+    assert paribus("cancel", "masking")[0] == f"{QUEUE}: 3 runs cancelled\n"
+    assert statuses(paribus) == ["failed", "cancelled", "cancelled", "cancelled"]
+    assert "no run is waiting" in paribus("work")[1]
+    assert paribus("retry")[0] == f"{QUEUE}: 4 runs queued again\n"
+    assert statuses(paribus) == ["waiting"] * 4
+
+
+def test_a_higher_priority_goes_first(paribus: Paribus, store: Store) -> None:
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "2", "--priority", "1")
+    claim = Queue(store, QUEUE).claim()
+    assert claim and claim.run.seed == 1
+    claim.cancelled()
+
+
+def test_logs_prints_the_log_of_a_run_by_the_beginning_of_its_key(paribus: Paribus, store: Store) -> None:
+    for run in ("run-aa", "run-ab"):
+        log_path(store, run).write_text(f"log of {run}\n")
+    assert paribus("logs", "run-ab")[0] == "log of run-ab\n"
+    assert "2 logs begin so" in paribus("logs", "run-a", code=2)[1]
+
+
+def run_with(monkeypatch: pytest.MonkeyPatch, worked: Callable[[Queue], None]) -> None:
+    """Let `run` do `worked` where it would start workers."""
+
+    def instead(project: Any, store: Store, names: list[str], *_: Any) -> None:
+        worked(Queue(store, names[0]))
+
+    monkeypatch.setattr(cli, "_work", instead)
+
+
+def fail_all(reasons: list[str]) -> Callable[[Queue], None]:
+    def work(queue: Queue) -> None:
+        for reason in reasons:
+            claim = queue.claim()
+            assert claim
+            claim.failed(reason)
+
+    return work
+
+
+def test_run_ends_with_the_reason_that_all_runs_share(
+    paribus: Paribus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_with(monkeypatch, fail_all(["no text"] * 2))
+    argv = ["run", "masking", "--scale", "debug", "--seeds", "1"]
+    assert paribus(*argv, code=2)[1].splitlines()[-1] == "error: no text"
+    out, err = paribus(*argv, code=2)  # asked again, it tries again
+    assert "2 waiting already" in err and out == ""
+
+
+def test_run_lists_the_reasons_where_they_differ(
+    paribus: Paribus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_with(monkeypatch, fail_all(["no text", "no luck"]))
+    out, err = paribus("run", "masking", "--scale", "debug", "--seeds", "1", code=1)
+    assert "failed no text" in err and "failed no luck" in err and "paribus retry" in err
+    assert "Static vs dynamic masking" in out  # what there is of the table is shown all the same
+
+
+# --- table ---
+
+
+@pytest.mark.parametrize(
+    ("format", "beginning"), [("md", "## "), ("tex", "%"), ("html", "<!"), ("csv", "row,column,"), ("json", "{")]
+)
+def test_table_prints_a_papers_table_in_every_format(
+    paribus: Paribus, store: Store, format: str, beginning: str
+) -> None:
+    out, _ = paribus("table", "deberta-table4", "--format", format)
+    assert out.startswith(beginning) and "84.3" in out
+
+
+def test_table_files_writes_every_format_into_the_store(paribus: Paribus, store: Store) -> None:
+    _, err = paribus("table", "masking", "--scale", "debug", "--files")
+    endings = {path.suffix for path in (store.root / "tables").iterdir()}
+    assert endings == {".md", ".tex", ".html", ".csv", ".json"} and "written: " in err
+
+
+# --- init ---
+
+
+def test_init_makes_a_project_that_plans(paribus: Paribus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PARIBUS_STORE", raising=False)
+    folder = tmp_path / "mine"
+    assert "paribus plan my-first" in paribus("init", str(folder))[0]
+    assert "not empty" in paribus("init", str(folder), code=2)[1]
+    monkeypatch.chdir(folder)
+    assert "my-first" in paribus("list")[0]
+    told = json.loads(paribus("plan", "my-first", "--scale", "debug", "--json")[0])
+    assert [arm["arm"] for arm in told["arms"]] == ["relative", "sinusoidal", "unordered"]
+    assert all(arm["parameters"] for arm in told["arms"])

@@ -1,0 +1,70 @@
+"""What a training says of itself, and when it is stopped."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from paribus.errors import Stopped
+from paribus.store.store import read_jsonl
+from paribus.train.watch import Diverged, Watch
+
+
+def watched(watch: Any, losses: list[float], first: int = 0) -> None:
+    for step, loss in enumerate(losses, first + 1):
+        last = {"loss": torch.tensor(loss), "grad_norm": torch.tensor(2.0)}
+        watch.on_train_batch_end(SimpleNamespace(global_step=step), SimpleNamespace(last=last))
+
+
+def curve(folder: Path) -> list[tuple[int, float]]:
+    return [(point["step"], point["train/loss"]) for point in read_jsonl(folder / "curve.jsonl")]
+
+
+def test_a_point_is_the_mean_since_the_last_one_and_the_last_step_has_one(tmp_path: Path) -> None:
+    watched(Watch(tmp_path, 401, 10, math.inf), [1.0, 3.0] * 200 + [5.0])
+    found = curve(tmp_path)
+    assert len(found) == 201 and set(found[:-1]) == {(step, 2.0) for step in range(2, 401, 2)} and found[-1] == (401, 5.0)
+    point = read_jsonl(tmp_path / "curve.jsonl")[0]
+    assert point["train/tokens"] == 20 and point["train/grad_norm"] == 2.0 and point["system/memory_mb"] > 0
+
+
+def test_progress_is_that_of_the_last_point(tmp_path: Path) -> None:
+    watched(Watch(tmp_path, 10, 10, math.inf), [2.0] * 4)
+    progress = json.loads((tmp_path / "progress.json").read_text())
+    assert (progress["step"], progress["steps"], progress["loss"]) == (4, 10, 2.0)
+    assert progress["seconds_left"] == pytest.approx(6 * 10 / progress["tokens_per_second"])
+
+
+def test_after_a_resume_the_points_past_it_are_written_once_more(tmp_path: Path) -> None:
+    watched(Watch(tmp_path, 10, 10, math.inf), [1.0] * 6)
+    with (tmp_path / "curve.jsonl").open("a") as stream:
+        stream.write('{"step": 7, "train')
+    watched(Watch(tmp_path, 10, 10, math.inf, resumed_at=4), [2.0] * 6, first=4)
+    assert curve(tmp_path) == [(step, 1.0) for step in range(1, 5)] + [(step, 2.0) for step in range(5, 11)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_ends_it_at_the_step_it_came(tmp_path: Path, bad: float) -> None:
+    losses = [1.0] * 1000
+    losses[502] = bad
+    with pytest.raises(Diverged) as error:
+        watched(Watch(tmp_path, 1000, 10, math.inf), losses)
+    assert error.value.step == 503
+    assert all(math.isfinite(loss) for _, loss in curve(tmp_path))
+
+
+def test_a_loss_far_above_guessing_ends_it(tmp_path: Path) -> None:
+    with pytest.raises(Diverged) as error:
+        watched(Watch(tmp_path, 10, 10, 9.0), [6.0, 8.9, 9.1, 6.0])
+    assert (error.value.step, error.value.loss) == (3, pytest.approx(9.1))
+
+
+def test_a_wish_to_stop_is_heard_at_the_end_of_the_step(tmp_path: Path) -> None:
+    asked = iter([False, False, True])
+    with pytest.raises(Stopped):
+        watched(Watch(tmp_path, 10, 10, math.inf, stop=lambda: next(asked)), [1.0] * 5)
+    assert [step for step, _ in curve(tmp_path)] == [1, 2]
