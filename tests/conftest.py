@@ -1,4 +1,4 @@
-"""What tests of several packages share: the repository, a little real English, a vocabulary of it, small specs, a store."""
+"""What tests of several packages share: the repository, a little English, a vocabulary of it, small specs, a store."""
 
 import os
 from collections.abc import Callable
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from paribus.data import packing
 from paribus.data import vocabulary as vocabularies
@@ -22,6 +23,8 @@ from paribus.store.store import Store, Work
 os.environ.pop("PARIBUS_STORE", None)
 os.environ.pop("PARIBUS_DATA", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: more threads only wait for each other
+settings.register_profile("paribus", deadline=None)
+settings.load_profile("paribus")
 
 VOCABULARY_SIZE = 512
 

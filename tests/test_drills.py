@@ -133,10 +133,10 @@ def test_a_worker_killed_under_paribus_run_is_replaced_and_a_damaged_checkpoint_
 
 
 def test_a_run_that_a_full_disk_has_stopped_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    """The disk is full in mid-pretraining; nothing half-written counts, and `paribus run` again is enough."""
-    command = f"{sys.executable} -m paribus run {' '.join(ARGV)} --checkpoint-seconds 0"
+    """Full in the middle of the data stages: nothing half-written counts, and `paribus run` again is enough."""
+    command = f"{sys.executable} -m paribus run {' '.join(ARGV)}"
     script = (
-        f"mount -t tmpfs -o size=1200k tmpfs {tmp_path} || exit 77\n"
+        f"mount -t tmpfs -o size=9m tmpfs {tmp_path} || exit 77\n"
         f"{command}; echo ended $?; ls -d {tmp_path}/stages/*; find {tmp_path}/doing -name 'out.*'\n"
         f"mount -o remount,size=100m {tmp_path}; {command}; echo ended $?\n"
     )
@@ -155,7 +155,7 @@ def test_a_run_that_a_full_disk_has_stopped_goes_on_when_there_is_room(tmp_path:
 
 
 def test_interrupting_paribus_run_puts_its_run_back_and_leaves_no_worker(tmp_path: Path, undisturbed: Path) -> None:
-    """SIGINT and SIGTERM to the parent alone; a terminal's Ctrl-C reaches the worker as well, which comes to the same."""
+    """SIGINT and SIGTERM to the parent alone; a terminal's Ctrl-C reaches the worker as well."""
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         process = start(tmp_path, "run", *LONG, *OFTEN)
         known = set(checkpoints(tmp_path))

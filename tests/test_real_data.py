@@ -53,7 +53,7 @@ def test_pretraining_on_jsonl_and_finetuning_on_cola(tmp_path: Path) -> None:
     documents = {row["metric"]: row["value"] for row in rows(tmp_path, "corpus")}
     assert documents["train"] > documents["test"] >= 10 and documents["words"] > 100_000
 
-    # CoLA as GLUE distributes it has 8,551 sentences to train on, of which some are held out to select, and 1,043 of dev.
+    # CoLA in GLUE: 8,551 sentences to train on, some of which are held out to select, and 1,043 of dev.
     items = {row["split"]: row["value"] for row in rows(tmp_path, "task") if row["metric"] == "items"}
     assert items["train"] + items["select"] == 8551 and items["dev"] == 1043
     assert 0 < items["select"] < items["train"]

@@ -20,7 +20,7 @@ def seed_for(seed: int, *names: object) -> int:
 
 
 def _mix(x: U64) -> U64:
-    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection of 64 bits whose output bits look independent."""
+    """The finaliser of SplitMix64 (Steele, Lea and Flood 2014): a bijection whose 64 output bits look independent."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

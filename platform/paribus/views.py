@@ -119,12 +119,12 @@ def status_table(entries: Iterable[tuple[str, Any]], store: Store) -> Table:
 
 def progress_table(store: Store) -> Table:
     """The stages being worked on: how far, how fast, how long still."""
-    found = grid("in progress", "step#", "tokens/s#", "loss#", "time left#")
+    found = grid("in progress", "step#", "a second#", "loss#", "time left#")
     for folder in sorted((store.root / "doing").glob("*")):
         if store.worker(folder.name):
             told = store.progress(folder.name)
             if told:
-                rate, loss = f"{told['tokens_per_second']:,.0f}", f"{told['loss']:.3f}"
+                rate, loss = f"{told['rate']:,.0f} {told['unit']}", f"{told['loss']:.3f}"
                 found.add_row(folder.name, f"{told['step']}/{told['steps']}", rate, loss, duration(told["seconds_left"]))
             else:
                 found.add_row(folder.name, "", "", "", "")

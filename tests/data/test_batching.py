@@ -14,7 +14,9 @@ LENGTHS = st.lists(st.integers(2, LONGEST), min_size=1, max_size=30).map(lambda 
 def until(batches: Batches, steps: int) -> tuple[list[int], list[int]]:
     """Rows and visits of the first `steps` steps."""
     found = [batches.rows(step) for step in range(steps)]
-    return np.concatenate([rows for rows, _ in found]).tolist(), np.concatenate([visits for _, visits in found]).tolist()
+    return np.concatenate([rows for rows, _ in found]).tolist(), np.concatenate(
+        [visits for _, visits in found]
+    ).tolist()
 
 
 @given(LENGTHS, st.integers(LONGEST, 100), st.integers(0, 5))
@@ -49,7 +51,9 @@ def test_a_step_does_not_depend_on_the_steps_asked_for_before(lengths: np.ndarra
 
 def test_a_step_larger_than_an_epoch_sees_rows_at_several_visits() -> None:
     rows, visits = Batches(np.array([4, 4, 4], dtype=np.int32), 24, 0).rows(0)
-    assert sorted(zip(rows.tolist(), visits.tolist(), strict=True)) == [(row, visit) for row in range(3) for visit in (0, 1)]
+    assert sorted(zip(rows.tolist(), visits.tolist(), strict=True)) == [
+        (row, visit) for row in range(3) for visit in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"epoch": 1}])

@@ -83,7 +83,9 @@ def test_shares_that_leave_nothing_to_train_on_are_refused() -> None:
 
 
 def test_text_is_normalised() -> None:
-    document = to_document("Cafe\u0301 au\u00ad lait\u200b.\x00 Page one.\x0cPage two.\r\n\r\nA second\tparagraph.\r", "rules")
+    document = to_document(
+        "Cafe\u0301 au\u00ad lait\u200b.\x00 Page one.\x0cPage two.\r\n\r\nA second\tparagraph.\r", "rules"
+    )
     assert document.paragraphs == (("Café au lait.", "Page one."), ("Page two.",), ("A second paragraph.",))
     assert to_document(" \n\n ", "rules").paragraphs == ()
 

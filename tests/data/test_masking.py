@@ -31,7 +31,9 @@ def masked(tokens: np.ndarray, visit: int = 0, seed: int = 0, **changes: object)
     return mask(tokens, np.arange(len(tokens)), np.full(len(tokens), visit), seed, **options)  # type: ignore[arg-type]
 
 
-def slowly(tokens: np.ndarray, row: int, visit: int, seed: int, rate: float, replacement: Replacement, size: int) -> Masked:
+def slowly(
+    tokens: np.ndarray, row: int, visit: int, seed: int, rate: float, replacement: Replacement, size: int
+) -> Masked:
     """`mask` for one row, one token at a time."""
     stream = seed_for(seed, "mask")
     candidates = [place for place, token in enumerate(tokens) if token not in (PAD, CLS, SEP, MASK)]

@@ -139,7 +139,8 @@ def pairs(lengths: list[list[int]], negatives: str) -> Rows:
 
 def sides(packed: Rows) -> list[tuple[list[int], list[int]]]:
     return [
-        (row[1 : second - 1], row[second:-1]) for row, second in zip(rows_of(packed), packed.second.tolist(), strict=True)
+        (row[1 : second - 1], row[second:-1])
+        for row, second in zip(rows_of(packed), packed.second.tolist(), strict=True)
     ]
 
 

@@ -12,8 +12,8 @@ from paribus.data.sentences import split
     [
         ["The House met.", "It was late."],
         ["Was it late?", "It was!", "So they went home."],
-        ["He said: \"It is done.\"", "They left."],
-        ["(It was so.)", "\"Indeed,\" he said."],
+        ['He said: "It is done."', "They left."],
+        ["(It was so.)", '"Indeed," he said.'],
         ["Mr. Speaker, the U.S. Treasury paid Dr. J. Q. Adams $3.50 on Jan. 3 at 5 p.m. sharp."],
         ["In No. 4 of vol. 2 it is said otherwise."],
         ["So do I.", "We agree."],

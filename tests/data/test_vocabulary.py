@@ -42,7 +42,7 @@ def test_a_vocabulary_has_the_size_asked_for_and_begins_with_the_specials(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=TEXT)
 def test_pieces_spell_the_text_in_lower_case(trained: Callable[[str], Vocabulary], name: str, text: str) -> None:
     words = trained(name)
@@ -51,7 +51,7 @@ def test_pieces_spell_the_text_in_lower_case(trained: Callable[[str], Vocabulary
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.text("aetsTE .,é“”ü🙂中\u00a0", max_size=40))
 def test_spans_are_characters_in_order_that_leave_out_nothing_but_blanks(
     trained: Callable[[str], Vocabulary], name: str, text: str
@@ -104,7 +104,11 @@ def test_what_was_saved_encodes_as_what_was_trained(sentences: list[str], tmp_pa
     words = make(TOKENIZERS[name], sentences, tmp_path)
     again = load(tmp_path)
     assert again.pieces == words.pieces
-    assert again.encode_all(sentences[:50]) == words.encode_all(sentences[:50]) == [words.encode(s) for s in sentences[:50]]
+    assert (
+        again.encode_all(sentences[:50])
+        == words.encode_all(sentences[:50])
+        == [words.encode(s) for s in sentences[:50]]
+    )
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)

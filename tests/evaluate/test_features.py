@@ -56,11 +56,17 @@ def test_a_sentence_is_cut_at_its_end(count: int) -> None:
 
 @given(st.integers(0, 40), st.integers(0, 40))
 def test_a_pair_loses_the_end_of_its_longer_side_and_no_separator(first: int, second: int) -> None:
-    pair, scored = PairItem("0", words(first), words(second, 501), "yes"), RegressionItem("0", words(first), words(second, 501), 2.5)
+    pair, scored = (
+        PairItem("0", words(first), words(second, 501), "yes"),
+        RegressionItem("0", words(first), words(second, 501), 2.5),
+    )
     (found,), (number,) = features(PAIR, [pair], numbers(), LENGTH), features(REGRESSION, [scored], numbers(), LENGTH)
     a, b = found.ids[1 : found.second - 1], found.ids[found.second : -1]
     assert found.ids == [CLS, *a, SEP, *b, SEP] and len(found.ids) <= LENGTH
-    assert a == [int(w) for w in words(first).split()][: len(a)] and b == [int(w) for w in words(second, 501).split()][: len(b)]
+    assert (
+        a == [int(w) for w in words(first).split()][: len(a)]
+        and b == [int(w) for w in words(second, 501).split()][: len(b)]
+    )
     room = LENGTH - 3
     assert len(a) + len(b) == min(first + second, room)
     if len(a) < first:
@@ -132,7 +138,7 @@ def test_a_gold_answer_lies_in_a_window_and_is_found_again_letter_by_letter(
     assert len(exact) >= 0.99 * len(cloze)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("name", ["wordpiece", "sentencepiece"])
 @given(before=st.text("the é“中. ", max_size=30), after=st.text("of ü”🙂, ", max_size=30))
 def test_an_answer_among_letters_of_several_bytes_is_found_where_it_stands(

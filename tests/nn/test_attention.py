@@ -32,7 +32,9 @@ def slowly(attention: FullAttention, x: Tensor, padding: Tensor | None, position
 
 
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("position", [Unordered(), AlibiPosition(2), RelativeBias(3, 2, 2, False)], ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize(
+    "position", [Unordered(), AlibiPosition(2), RelativeBias(3, 2, 2, False)], ids=lambda p: type(p).__name__
+)
 @torch.no_grad()
 def test_fused_attention_is_slow_attention(position: Position, padded: bool) -> None:
     torch.manual_seed(0)

@@ -98,7 +98,13 @@ def test_static_masks_come_again_and_dynamic_ones_do_not(rows: Rows, pretraining
     def masks(masking: str) -> list[dict[int, bytes]]:
         steps = Steps(rows, pretraining(budget=budget, objective=objective(masking=masking)), SIZE, 0, 1)
         return [
-            dict(zip(steps._batches.rows(epoch)[0].tolist(), (m.tokens_BT.numpy().tobytes() for m in s.micros), strict=True))
+            dict(
+                zip(
+                    steps._batches.rows(epoch)[0].tolist(),
+                    (m.tokens_BT.numpy().tobytes() for m in s.micros),
+                    strict=True,
+                )
+            )
             for epoch, s in enumerate(steps)
         ]
 

@@ -9,7 +9,7 @@ from paribus.project import Project, find
 
 FILES = {
     "paribus.toml": "",
-    "experiments/one.yaml": "{question: q, expect: e, base: bert, factors: [rate], seeds: 3, tasks: [order, truecasing]}",
+    "experiments/one.yaml": "{question: q, expect: e, base: bert, factors: [rate], seeds: 3, tasks: [order, cloze]}",
     "experiments/two.yaml": "{question: q, expect: e, base: bert, factors: [rate, place], seeds: 2}",
     "experiments/full.yaml": "{question: q, expect: e, base: bert, factors: [rate, place], design: full, seeds: 1}",
     "ablations/rate.yaml": """

@@ -45,7 +45,8 @@ def test_a_full_design_is_every_combination_the_baseline_first(project: Open) ->
 def test_levels_and_baseline_are_chosen_by_the_experiment(project: Open) -> None:
     files = {
         "experiments/some.yaml": (
-            '{question: q, expect: e, base: bert, factors: [rate], levels: {rate: ["15", "40"]}, baseline: {rate: "40"}}'
+            "{question: q, expect: e, base: bert, factors: [rate], "
+            'levels: {rate: ["15", "40"]}, baseline: {rate: "40"}}'
         )
     }
     found = arms(project(files), "some", "debug")
@@ -92,12 +93,21 @@ levels: {long: {encoder.position.max_length: 64}, short: {encoder.position.max_l
         ("factors: [rote]", r"one.yaml: no factor is called 'rote' \(did you mean rate\?\)"),
         ('factors: [rate], levels: {rate: ["15", "31"]}', r"one.yaml: levels.rate: no level '31'; there is 15, 30, 40"),
         ('factors: [rate], levels: {rate: ["15", "15"]}', "one.yaml: levels.rate: a level is named twice: 15, 15"),
-        ('factors: [rate], levels: {rate: ["30", "40"]}', "one.yaml: baseline.rate: '15' is not among the levels that run"),
+        (
+            'factors: [rate], levels: {rate: ["30", "40"]}',
+            "one.yaml: baseline.rate: '15' is not among the levels that run",
+        ),
         ("factors: [rate], levels: {place: [alibi]}", "one.yaml: levels.place: not a factor of this experiment"),
         ("factors: [rate], baseline: {place: alibi}", "one.yaml: baseline.place: not a factor of this experiment"),
         ("factors: [rate], set: {optimizer.lrr: 1}", r"one.yaml: set: optimizer.lrr: no such key for kind 'adamw' in"),
-        ("factors: [rate], set: {objective.rate: 0.2}", "cannot set objective.rate: the factor rate varies objective.rate"),
-        ("factors: [rate], set: {objective: {kind: mlm}}", "cannot set objective: the factor rate varies objective.rate"),
+        (
+            "factors: [rate], set: {objective.rate: 0.2}",
+            "cannot set objective.rate: the factor rate varies objective.rate",
+        ),
+        (
+            "factors: [rate], set: {objective: {kind: mlm}}",
+            "cannot set objective: the factor rate varies objective.rate",
+        ),
         ("factors: [rate], tasks: [ordre]", r"one.yaml: no task is called 'ordre' \(did you mean order\?\)"),
         ("factors: [rate], set: {optimizer.lr: -1}", r"one.yaml \(scale debug, arm 15\): optimizer.lr: found -1"),
     ],

@@ -60,7 +60,9 @@ def test_two_experiments_share_the_arms_they_have_in_common(project: Open) -> No
 
 
 def test_arms_that_are_the_same_run_are_refused(project: Open) -> None:
-    files = {"ablations/rate.yaml": '{source: s, base: a, levels: {a: {objective.rate: 0.15}, b: {objective.rate: 0.15}}}'}
+    files = {
+        "ablations/rate.yaml": "{source: s, base: a, levels: {a: {objective.rate: 0.15}, b: {objective.rate: 0.15}}}"
+    }
     with pytest.raises(SpecError, match="arms 'a' and 'b' resolve to the same run"):
         plan(project(files), "one", "debug")
 

@@ -49,7 +49,7 @@ def told(text: str) -> str:
             "{name: a, tray: {fruit: {kind: aple}}}",
             "basket.yaml: tray.fruit.kind: found \"aple\", expected one of 'apple', 'plum' (did you mean apple?)",
         ),
-        ("{name: a, tray: {fruit: {weight: 1}}}", "basket.yaml: tray.fruit.kind: found {\"weight\": 1}, expected one of"),
+        ("{name: a, tray: {fruit: {weight: 1}}}", 'basket.yaml: tray.fruit.kind: found {"weight": 1}, expected one of'),
         ("{name: a, tray: {fruit: {kind: apple}}}", "basket.yaml: tray.fruit.weight: missing; it must be given"),
         (
             "{name: a, tray: {fruit: {kind: apple, wieght: 2}}}",
@@ -70,7 +70,9 @@ def test_an_error_names_file_key_finding_and_choices_in_one_line(text: str, expe
     assert told(text).startswith(expected)
 
 
-@pytest.mark.parametrize(("text", "value"), [("1e-4", 1e-4), ("2E5", 2e5), ("-1.5e-3", -1.5e-3), ("1e", "1e"), ("e4", "e4")])
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-4", 1e-4), ("2E5", 2e5), ("-1.5e-3", -1.5e-3), ("1e", "1e"), ("e4", "e4")]
+)
 def test_scientific_notation_is_a_number(text: str, value: object) -> None:
     assert parse(text, "x") == value
 
@@ -94,7 +96,9 @@ def test_an_override_is_a_path_and_a_yaml_value() -> None:
 
 def test_a_path_that_is_not_there_is_an_error_that_says_what_is() -> None:
     data: dict[str, Any] = {"fruit": {"kind": "apple", "weight": 1}}
-    with pytest.raises(SpecError, match=r"f: fruit.wieght: no such key for kind 'apple' in fruit \(did you mean weight\?\)"):
+    with pytest.raises(
+        SpecError, match=r"f: fruit.wieght: no such key for kind 'apple' in fruit \(did you mean weight\?\)"
+    ):
         apply(data, {"fruit.wieght": 2}, "f")
     with pytest.raises(SpecError, match="f: friut: no such key in a run"):
         apply(data, {"friut": 2}, "f")

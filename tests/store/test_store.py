@@ -203,7 +203,7 @@ print(computed, flush=True)
 def test_a_stopped_worker_cannot_commit_nor_disturb_the_one_that_took_over(
     store: Store, stage: Stage, spawn: Spawn
 ) -> None:
-    """A worker that is stopped (SIGSTOP, a suspended laptop) beyond the grace time and then goes on as if nothing was."""
+    """Stopped (SIGSTOP, a suspended laptop) beyond the grace time, then it goes on as if nothing had been."""
     sleeper = spawn(
         "try:\n"
         "    with store.claim(stage) as work:\n"

@@ -61,7 +61,9 @@ def test_groups_hold_every_parameter_once_and_decay_what_they_should(
     assert decayed == {id(p) for p in module.parameters() if everything or p.ndim > 1}
 
 
-@pytest.mark.parametrize(("done", "linear", "constant"), [(0, 0, 0), (5, 0.5, 0.5), (10, 1, 1), (55, 0.5, 1), (100, 0, 1)])
+@pytest.mark.parametrize(
+    ("done", "linear", "constant"), [(0, 0, 0), (5, 0.5, 0.5), (10, 1, 1), (55, 0.5, 1), (100, 0, 1)]
+)
 def test_the_schedule_at_known_points(done: float, linear: float, constant: float) -> None:
     assert lr_factor(Linear(warmup=0.1), done, 100) == pytest.approx(linear)
     assert lr_factor(Constant(warmup=0.1), done, 100) == pytest.approx(constant)

@@ -27,7 +27,9 @@ def curve(folder: Path) -> list[tuple[int, float]]:
 def test_a_point_is_the_mean_since_the_last_one_and_the_last_step_has_one(tmp_path: Path) -> None:
     watched(Watch(tmp_path, 401, 10, math.inf), [1.0, 3.0] * 200 + [5.0])
     found = curve(tmp_path)
-    assert len(found) == 201 and set(found[:-1]) == {(step, 2.0) for step in range(2, 401, 2)} and found[-1] == (401, 5.0)
+    assert (
+        len(found) == 201 and set(found[:-1]) == {(step, 2.0) for step in range(2, 401, 2)} and found[-1] == (401, 5.0)
+    )
     point = read_jsonl(tmp_path / "curve.jsonl")[0]
     assert point["train/tokens"] == 20 and point["train/grad_norm"] == 2.0 and point["system/memory_mb"] > 0
 
@@ -36,7 +38,7 @@ def test_progress_is_that_of_the_last_point(tmp_path: Path) -> None:
     watched(Watch(tmp_path, 10, 10, math.inf), [2.0] * 4)
     progress = json.loads((tmp_path / "progress.json").read_text())
     assert (progress["step"], progress["steps"], progress["loss"]) == (4, 10, 2.0)
-    assert progress["seconds_left"] == pytest.approx(6 * 10 / progress["tokens_per_second"])
+    assert progress["seconds_left"] == pytest.approx(6 * 10 / progress["rate"])
 
 
 def test_after_a_resume_the_points_past_it_are_written_once_more(tmp_path: Path) -> None:

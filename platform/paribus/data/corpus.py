@@ -1,6 +1,6 @@
 """Read, normalise and split a corpus: any source to documents of paragraphs of sentences, through polars.
 
-    stage folder: documents.parquet (id, split, paragraphs), in the order of the hash of the content
+stage folder: documents.parquet (id, split, paragraphs), in the order of the hash of the content
 """
 
 import gzip
@@ -36,7 +36,11 @@ def make(corpus: Corpus, files: list[Path], out: Path) -> dict[str, int]:
     chosen = [read[id] for id in sorted(read, key=lambda id: seed_for(0, "document", id))][: corpus.documents]
     splits = assign_splits(len(chosen), corpus.validation, corpus.test, _name(corpus, files))
     frame = pl.DataFrame(
-        {"id": [d.id for d in chosen], "split": splits, "paragraphs": [[list(p) for p in d.paragraphs] for d in chosen]},
+        {
+            "id": [d.id for d in chosen],
+            "split": splits,
+            "paragraphs": [[list(p) for p in d.paragraphs] for d in chosen],
+        },
         schema={"id": pl.String, "split": pl.String, "paragraphs": pl.List(pl.List(pl.String))},
     )
     frame.write_parquet(out / "documents.parquet")
@@ -78,7 +82,9 @@ def assign_splits(documents: int, validation: float, test: float, name: str) -> 
         )
     sizes = [max(1, math.floor(documents * share + 0.5)) for share in (test, validation)]
     if documents - sum(sizes) < 1:
-        raise DataError(f"{name}: {documents} documents leave none to train on with validation {validation}, test {test}")
+        raise DataError(
+            f"{name}: {documents} documents, validation {validation} and test {test} leave none to train on"
+        )
     return ["test"] * sizes[0] + ["validation"] * sizes[1] + ["train"] * (documents - sum(sizes))
 
 

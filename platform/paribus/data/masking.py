@@ -19,7 +19,7 @@ Integers = NDArray[np.integer]
 
 @dataclass(frozen=True)
 class Masked:
-    """inputs (rows, length): tokens with the chosen ones replaced.  chosen (rows, length): whether a place is predicted."""
+    """inputs (rows, length): tokens, the chosen ones replaced.  chosen (rows, length): whether a place is predicted."""
 
     inputs: Integers
     chosen: NDArray[np.bool_]
@@ -59,8 +59,8 @@ def duplicates(masking: Masking, epochs: float) -> int | None:
         return most
     if epochs < masking.duplicates * masking.visits:
         raise DataError(
-            f"objective.masking.duplicates: found {masking.duplicates}, but {epochs:.1f} passes over the train rows show "
-            f"each of them fewer than {masking.visits} times, which is dynamic masking by another name; "
+            f"objective.masking.duplicates: found {masking.duplicates}, but {epochs:.1f} passes over the train rows "
+            f"show each of them fewer than {masking.visits} times, which is dynamic masking by another name; "
             f"take at most {most}, or a longer budget, or a smaller packing.train_tokens"
         )
     return masking.duplicates

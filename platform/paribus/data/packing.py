@@ -1,10 +1,10 @@
 """Sentences to rows of fixed length, memory-mapped.
 
-    stage folder, a split: SPLIT.tokens.npy   (rows, length) uint16 or uint32, padded with [PAD]
-                           SPLIT.flags.npy    (rows, length) uint8: SENTENCE | DOCUMENT | CONTINUES, see below
-                           SPLIT.lengths.npy  (rows,) int32: real tokens, special ones included
-                           SPLIT.second.npy   (rows,) int32: where the second segment begins, 0 without one
-                           SPLIT.labels.npy   (rows,) int8: sentence label, 0 the true order or continuation, 1 not
+stage folder, a split: SPLIT.tokens.npy   (rows, length) uint16 or uint32, padded with [PAD]
+                       SPLIT.flags.npy    (rows, length) uint8: SENTENCE | DOCUMENT | CONTINUES, see below
+                       SPLIT.lengths.npy  (rows,) int32: real tokens, special ones included
+                       SPLIT.second.npy   (rows,) int32: where the second segment begins, 0 without one
+                       SPLIT.labels.npy   (rows,) int8: sentence label, 0 the true order or continuation, 1 not
 """
 
 from collections.abc import Sequence
@@ -123,7 +123,7 @@ def _full_sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row
 def _segment_pairs(documents: Sequence[Sequence[Ids]], packing: SegmentPairs) -> list[Row]:
     """[CLS] first [SEP] second [SEP]: chunks of whole sentences cut at a random sentence boundary.
 
-    A random second segment begins at a random sentence of another document and is about as long as the one it stands for.
+    A random second segment begins at a random sentence of another document and is about as long as what it stands for.
     """
     documents = [document for document in documents if len(document) >= 2]
     if packing.negatives == "random-document" and len(documents) < 2:
@@ -204,7 +204,7 @@ def _padded(rows: Sequence[Row], length: int, vocabulary: Vocabulary) -> Rows:
 
 
 def unigram_loss(train: Rows, held_out: Rows, size: int) -> float:
-    """Nats a token of predicting held-out tokens by their train frequency (add one): what knowing nothing else costs."""
+    """Nats a token of guessing held-out tokens by their train frequency (add one): the cost of knowing nothing else."""
     counts = np.bincount(train.tokens.reshape(-1), minlength=size).astype(float)
     asked = np.bincount(held_out.tokens.reshape(-1), minlength=size).astype(float)
     counts[:UNK] = asked[:UNK] = 0  # [PAD], [CLS], [SEP] and [MASK] are never predicted

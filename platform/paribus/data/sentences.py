@@ -5,7 +5,8 @@ import re
 # A full stop after one of these does not end a sentence.
 _ABBREVIATIONS = frozenset(
     "mr mrs ms dr messrs hon rev gen col capt lieut lt sgt gov sen rep prof st mt jr sr no nos vol art sec inc co corp "
-    "vs etc al fig ed dept est approx cf e.g i.e a.m p.m u.s u.k u.n u.s.a d.c jan feb mar apr jun jul aug sept oct nov dec".split()
+    "vs etc al fig ed dept est approx cf e.g i.e a.m p.m u.s u.k u.n u.s.a d.c "
+    "jan feb mar apr jun jul aug sept oct nov dec".split()
 )
 # Sentence punctuation, closing quotes or brackets, white space, then what may open a sentence.
 _END = re.compile(r"""[.!?]+["'”’)\]]*(?=\s+["'“‘(\[]*[A-Z0-9])""")

@@ -25,7 +25,7 @@ FIRST_ORDINARY = len(SPECIALS)
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text in pieces. `spans` are the (start, end) characters of each piece in the text, without a space before it."""
+    """A text in pieces. `spans`: the (start, end) characters of each piece in the text, without a space before it."""
 
     ids: list[int]
     spans: list[tuple[int, int]]

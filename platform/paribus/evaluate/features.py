@@ -49,7 +49,9 @@ def features(task: Task, items: Sequence[Item], vocabulary: Vocabulary, length: 
     return found
 
 
-def _pair(item: PairItem | RegressionItem, number: int, target: int | float, vocabulary: Vocabulary, length: int) -> Feature:
+def _pair(
+    item: PairItem | RegressionItem, number: int, target: int | float, vocabulary: Vocabulary, length: int
+) -> Feature:
     """Both sides, the longer one cut first."""
     a, b = (encoded.ids for encoded in vocabulary.encode_all([item.sentence1, item.sentence2]))
     room = length - 3
@@ -72,7 +74,7 @@ def _tagged(item: TaggingItem, number: int, labels: dict[str, int], vocabulary: 
 
 
 def _windows(item: SpanItem, number: int, vocabulary: Vocabulary, length: int) -> list[Feature]:
-    """[CLS] question [SEP] window [SEP] for overlapping windows of the passage; the question is cut to half the room."""
+    """[CLS] question [SEP] window [SEP], windows of the passage that overlap; the question is cut to half the room."""
     question = vocabulary.encode(item.question).ids[: (length - 3) // 2]
     passage = vocabulary.encode(item.context)
     room = length - 3 - len(question)

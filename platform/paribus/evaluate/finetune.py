@@ -2,8 +2,8 @@
 
     stage folder: predictions.jsonl (split, id, gold, predicted), curve.jsonl
 
-One stage is one (task, learning rate, restart). Which rate is reported is decided from the `select` rows when a table is
-made; `dev` rows play no part in it.
+One stage is one (task, learning rate, restart). Which rate is reported is decided from the `select` rows when a table
+is made; `dev` rows play no part in it.
 """
 
 import json
@@ -45,8 +45,8 @@ class Tuned(Trained):
     """An encoder and a task's head. `forward` gives the head's output for a batch of features."""
 
     def __init__(self, encoder: Encoder, width: int, asked: TaskTuning, steps: int, seed: int, std: float) -> None:
-        optimizer = AdamW(lr=asked.lr, weight_decay=asked.weight_decay)
-        super().__init__(optimizer, Linear(warmup=asked.warmup), steps, seed_for(seed, "restart", asked.restart), "finetune")
+        optimizer, schedule = AdamW(lr=asked.lr, weight_decay=asked.weight_decay), Linear(warmup=asked.warmup)
+        super().__init__(optimizer, schedule, steps, seed_for(seed, "restart", asked.restart), "finetune")
         self.task, self.length = asked.task, asked.length
         self.encoder = encoder
         self.head = make_head(asked.task, width, asked.dropout)
@@ -127,7 +127,8 @@ class Epochs:
 
     def __iter__(self) -> Iterator[list[Feature]]:
         for epoch in range(self._epochs):
-            order = np.random.default_rng(seed_for(self._seed, "finetune order", epoch)).permutation(len(self._features))
+            rng = np.random.default_rng(seed_for(self._seed, "finetune order", epoch))
+            order = rng.permutation(len(self._features))
             for start in range(0, len(order), self._size):
                 yield [self._features[number] for number in order[start : start + self._size]]
 
@@ -149,7 +150,7 @@ def finetune(
     module = Tuned(
         load_encoder(encoder, len(vocabulary), pretrained), encoder.width, asked, batches.steps, seed, encoder.init_std
     )
-    watch = Watch(work.scratch, batches.steps, asked.batch_items, float("inf"))
+    watch = Watch(work.scratch, batches.steps, asked.batch_items, float("inf"), unit="items")
     try:
         fit(module, batches, batches.steps, asked.precision, runtime, [watch])
     except Diverged as error:
@@ -162,8 +163,9 @@ def finetune(
             for item, answer in zip(items, predicted, strict=True):
                 line = {"split": split, "id": item.id, "gold": item.gold, "predicted": answer}
                 stream.write(json.dumps(line) + "\n")
+            gold = [item.gold for item in items]
             for metric in asked.task.metrics:
-                work.row(metric, score(asked.task, metric, [i.gold for i in items], predicted), split=split, n=len(items))
+                work.row(metric, score(asked.task, metric, gold, predicted), split=split, n=len(items))
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
     return {"outcome": "done", "seconds": watch.seconds}
 
@@ -210,7 +212,7 @@ def _tags(task: Tagging, feature: Feature, labels: Sequence[int], item: Item) ->
 
 
 def _best_span(scores: Any, feature: Feature) -> tuple[float, int, int]:
-    """The best (start + end) score of a window and its characters; end not before start, at most LONGEST_ANSWER tokens."""
+    """The best (start + end) score of a window and its characters; an answer has 1 to LONGEST_ANSWER tokens."""
     assert feature.spans is not None
     inside = scores[feature.second : feature.second + len(feature.spans)]
     starts = np.argsort(-inside[:, 0], kind="stable")[:CONSIDERED]

@@ -1,4 +1,4 @@
-"""Spec to module: a dict a slot. A user's own variants join through `modules()` of their file (see docs/extending.md)."""
+"""Spec to module: a dict a slot. A user's variants join through `modules()` of their file (see docs/extending.md)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Parameters and FLOPs of a pretraining, counted on the meta device from the real modules: no memory, no second formula.
+"""Parameters and FLOPs of a pretraining, from the real modules on the meta device: no memory, no second formula.
 
 Run as a program (`python -m paribus.nn.count`) it reads [{"encoder": ..., ...}, ...] and prints the costs, so that
 planning can ask without loading torch itself.
@@ -47,11 +47,8 @@ def cost(encoder: Encoder, vocabulary: int, length: int, rate: float) -> Cost:
 
 if __name__ == "__main__":
     find()  # a user's own variants are part of the vocabulary
-    print(
-        json.dumps(
-            [
-                asdict(cost(build(Encoder, asked["encoder"], "encoder"), asked["vocabulary"], asked["length"], asked["rate"]))
-                for asked in json.load(sys.stdin)
-            ]
-        )
-    )
+    costs = [
+        cost(build(Encoder, asked["encoder"], "encoder"), asked["vocabulary"], asked["length"], asked["rate"])
+        for asked in json.load(sys.stdin)
+    ]
+    print(json.dumps([asdict(found) for found in costs]))

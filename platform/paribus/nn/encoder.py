@@ -1,7 +1,8 @@
 """The encoder: token ids in, hidden states out.
 
-Here: embedding, the stack of blocks, the last norm.  Elsewhere: position.py (where order enters), attention.py (how tokens
-mix), feed_forward.py, heads.py (logits), init.py (first values), build.py (spec to module).  This page names no variant.
+Here: embedding, the stack of blocks, the last norm.  Elsewhere: position.py (where order enters), attention.py (how
+tokens mix), feed_forward.py, heads.py (logits), init.py (first values), build.py (spec to module).  This page names no
+variant.
 
 B batch, T tokens, D width, H heads, K width of a head, M predicted places, V vocabulary
 """

@@ -23,7 +23,7 @@ class MlmHead(nn.Module):
 
 
 class PooledHead(nn.Module):
-    """[CLS] through linear and tanh, dropout, linear to `outputs`: sentence objectives and sentence tasks. (B, outputs)."""
+    """[CLS] through linear, tanh, dropout, linear to `outputs`: sentence objectives, sentence tasks. (B, outputs)."""
 
     def __init__(self, width: int, outputs: int, dropout: float = 0.0) -> None:
         super().__init__()

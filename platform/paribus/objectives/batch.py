@@ -11,7 +11,7 @@ from torch import Tensor
 class Micro:
     """Rows through the network at once. B rows, T tokens, M predicted places.
 
-    tokens_BT: input ids.  padding_BT: True at [PAD], None where there is none.  segments_BT: 0 or 1, None for one segment.
+    tokens_BT: input ids.  padding_BT: True at [PAD], None where there is none.  segments_BT: 0 or 1, None for all 0.
     places_M: index of each predicted place in the flattened (B*T).  targets_M: the ids that stood there.
     labels_B: sentence labels, None without a sentence objective.
     """
@@ -31,7 +31,7 @@ class Micro:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step. `predicted` and `rows` count over all of it: losses are summed, then divided once by these."""
+    """One optimizer step. `predicted` and `rows` count over all of it: summed losses are divided once by these."""
 
     micros: tuple[Micro, ...]
     predicted: int

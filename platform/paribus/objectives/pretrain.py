@@ -1,6 +1,6 @@
 """The pretrain stage: train an encoder on packed rows, resuming from the newest good checkpoint.
 
-    stage folder: encoder.safetensors, heads.safetensors, curve.jsonl
+stage folder: encoder.safetensors, heads.safetensors, curve.jsonl
 """
 
 import math
@@ -33,7 +33,7 @@ def pretrain(
     runtime: Runtime,
     stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, object]:
-    """Train and write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, device."""
+    """Train, write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, device."""
     rows = load(pack, "train")
     budget = spec.budget
     where = device(runtime)
@@ -46,7 +46,7 @@ def pretrain(
     found = newest(folder)
     checkpoint, steps.first = found or (None, 0)
     # Far above ln V, the loss of guessing uniformly, is no state to train on from.
-    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, 1.5 * math.log(vocabulary), steps.first, stop)
+    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, 1.5 * math.log(vocabulary), steps.first, stop=stop)
     callbacks = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
     outcome: dict[str, object] = {"outcome": "done"}
     try:
@@ -68,7 +68,7 @@ def pretrain(
     return {
         **outcome,
         "seconds": watch.seconds,
-        "tokens_per_second": watch.tokens / max(watch.seconds, 1e-9),
+        "tokens_per_second": watch.done / max(watch.seconds, 1e-9),
         "resumed_at": steps.first,
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
     }

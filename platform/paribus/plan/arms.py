@@ -93,7 +93,9 @@ def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch
                     )
 
 
-def _combinations(design: str, levels: Mapping[str, Sequence[str]], baseline: Mapping[str, str]) -> list[dict[str, str]]:
+def _combinations(
+    design: str, levels: Mapping[str, Sequence[str]], baseline: Mapping[str, str]
+) -> list[dict[str, str]]:
     """Every arm's levels, the baseline first."""
     if design == "full":
         product = [dict(zip(levels, combination, strict=True)) for combination in itertools.product(*levels.values())]

@@ -49,7 +49,9 @@ class Estimate:
     measured: float
 
 
-def estimate(plan: Plan, missing: Iterable[Stage], costs: Mapping[str, Cost], finished: Iterable[Mapping[str, Any]]) -> Estimate:
+def estimate(
+    plan: Plan, missing: Iterable[Stage], costs: Mapping[str, Cost], finished: Iterable[Mapping[str, Any]]
+) -> Estimate:
     """The work left in `missing`. `costs` by `cost_key`, `finished` what stage.json files say."""
     flops = {}
     parameters = {}

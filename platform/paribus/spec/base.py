@@ -94,7 +94,8 @@ class Slot(Spec):
         if cls.__name__ == "Slot" or Slot not in cls.__bases__:
             return handler(source)
         return core_schema.no_info_plain_validator_function(
-            cls._choose, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.model_dump())
+            cls._choose,
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value.model_dump()),
         )
 
     @classmethod

@@ -91,7 +91,7 @@ class Packing(Slot):
 
     length: int = Field(ge=16)
     train_tokens: int | None = Field(None, ge=1)
-    """Pack whole train documents until this many tokens; null packs all. Validation and test are always packed whole."""
+    """Pack whole train documents until this many tokens; null packs all. Of validation and test all are packed."""
 
 
 class FullSentences(Packing):

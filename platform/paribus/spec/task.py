@@ -8,11 +8,11 @@ from paribus.spec.base import Slot, Spec, location
 
 
 class TaskData(Slot):
-    """Where labelled items come from. Each source gives `train` and `dev`; `select` is held out of train by item hash."""
+    """Where labelled items come from. A source gives `train` and `dev`; `select` is held out of train by item hash."""
 
 
 class Built(TaskData):
-    """Made from the run's own corpus by a builder: train items from its train documents, dev items from its test ones."""
+    """Made from the run's own corpus by a builder: train items of its train documents, dev items of its test ones."""
 
     kind: Literal["built"] = "built"
     builder: Literal["acceptability", "order", "cloze", "truecasing"]
@@ -58,7 +58,8 @@ class Task(Slot):
     def _metrics_of_the_kind(self) -> "Task":
         for metric in self.metrics:
             if metric not in self.accepts:
-                raise ValueError(f"metrics: {metric!r} is not for kind {self.kind!r}; accepted: {', '.join(self.accepts)}")
+                accepted = ", ".join(self.accepts)
+                raise ValueError(f"metrics: {metric!r} is not for kind {self.kind!r}; accepted: {accepted}")
         return self
 
 

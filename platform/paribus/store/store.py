@@ -42,9 +42,11 @@ def writing(root: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            raise StoreError(f"{root}: no space left on the disk; free some and start again, nothing is lost") from error
+            message = "no space left on the disk; free some and start again, nothing is lost"
+            raise StoreError(f"{root}: {message}") from error
         if error.errno in _READ_ONLY:
-            raise StoreError(f"{root}: cannot be written ({error.strerror}); set PARIBUS_STORE to another folder") from error
+            message = f"cannot be written ({error.strerror}); set PARIBUS_STORE to another folder"
+            raise StoreError(f"{root}: {message}") from error
         raise
 
 
@@ -161,7 +163,7 @@ class Store:
         return []
 
     def progress(self, key: str) -> dict[str, Any] | None:
-        """What a stage in progress says of itself (step, steps, tokens_per_second, loss, seconds_left), or None."""
+        """What a stage in progress says of itself (step, steps, rate, unit, loss, seconds_left), or None."""
         try:
             found: dict[str, Any] = json.loads((self.root / "doing" / key / "scratch" / "progress.json").read_text())
             return found

@@ -1,6 +1,6 @@
 """Checkpoints of a training in progress: whole or not there, checksummed, the newest good one is used.
 
-    scratch/checkpoints/STEP.ckpt and STEP.sha256
+scratch/checkpoints/STEP.ckpt and STEP.sha256
 """
 
 import hashlib

@@ -20,7 +20,11 @@ def make_optimizer(spec: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
     plain = [p for p in parameters if not (spec.decay_norm_and_bias or decayed(p))]
     groups = [{"params": decay, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]], lr=spec.lr, betas=(spec.beta1, spec.beta2), eps=spec.eps, fused=True
+        [group for group in groups if group["params"]],
+        lr=spec.lr,
+        betas=(spec.beta1, spec.beta2),
+        eps=spec.eps,
+        fused=True,
     )
 
 

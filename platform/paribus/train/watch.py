@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytorch_lightning as pl
@@ -27,22 +27,23 @@ class Watch(pl.Callback):
     """Reads `module.last` (a dict of tensors) every `every` steps only, so the device is not made to wait each step.
 
     curve.jsonl: one object a reading, {"step", "time", "train/loss" (mean since the last), "train/lr", ...}.
-    progress.json: step, steps, tokens_per_second, loss, seconds_left.
+    progress.json: step, steps, rate (units a second), unit, loss, seconds_left.
     """
 
     def __init__(
         self,
         scratch: Path,
         steps: int,
-        step_tokens: int,
+        step_size: int,
         worst_loss: float,
         resumed_at: int = 0,
+        unit: Literal["tokens", "items"] = "tokens",
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._curve = scratch / "curve.jsonl"
         self._progress = scratch / "progress.json"
-        self._steps, self._step_tokens, self._worst = steps, step_tokens, worst_loss
-        self._stop = stop
+        self._steps, self._step_size, self._worst = steps, step_size, worst_loss
+        self._stop, self._unit = stop, unit
         self._every = max(1, steps // 200)
         self._losses: list[torch.Tensor] = []
         self._process = psutil.Process()
@@ -51,7 +52,7 @@ class Watch(pl.Callback):
         points = read_jsonl(self._curve) if self._curve.is_file() else []
         self._curve.write_text("".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
         self._since, self._since_step = time.monotonic(), resumed_at
-        self.seconds, self.tokens = 0.0, 0
+        self.seconds, self.done = 0.0, 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
         if self._stop():
@@ -77,14 +78,14 @@ class Watch(pl.Callback):
         seconds, steps = now - self._since, step - self._since_step
         self._since, self._since_step = now, step
         self.seconds += seconds
-        self.tokens += steps * self._step_tokens
-        rate = steps * self._step_tokens / max(seconds, 1e-9)
-        point: dict[str, Any] = {"step": step, "time": time.time(), "train/tokens": step * self._step_tokens, **values}
-        point |= {"system/tokens_per_second": rate, **self._system()}
+        self.done += steps * self._step_size
+        rate = steps * self._step_size / max(seconds, 1e-9)
+        point: dict[str, Any] = {"step": step, "time": time.time(), f"train/{self._unit}": step * self._step_size, **values}
+        point |= {f"system/{self._unit}_per_second": rate, **self._system()}
         with self._curve.open("a") as stream:
             stream.write(json.dumps(point) + "\n")
-        left = (self._steps - step) * self._step_tokens / max(rate, 1e-9)
-        progress = {"step": step, "steps": self._steps, "tokens_per_second": rate, "loss": values["train/loss"]}
+        left = (self._steps - step) * self._step_size / max(rate, 1e-9)
+        progress = {"step": step, "steps": self._steps, "rate": rate, "unit": self._unit, "loss": values["train/loss"]}
         write_atomically(self._progress, json.dumps({**progress, "seconds_left": left}))
 
     def _system(self) -> dict[str, float]:
