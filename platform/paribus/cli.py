@@ -1,4 +1,7 @@
-"""The command line: a list of verbs. Heavy imports wait inside; settings live in files, flags say only what to do and where."""
+"""The command line: a list of verbs.
+
+Heavy imports wait inside; settings live in files, flags say only what to do and where.
+"""
 
 import json
 import os
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from paribus.jobs.queue import Entry
     from paribus.plan.estimate import Cost
     from paribus.plan.plan import Plan
-    from paribus.project import Project
+    from paribus.project import Library, Project
     from paribus.store.store import Store
 
 app = typer.Typer(
@@ -79,7 +82,9 @@ def _plan(project: "Project", name: str, scale: str, seeds: int | None, sets: It
 
 @app.command("list")
 def list_(
-    what: Annotated[str, typer.Argument(help="experiments, factors, bases, scales, tasks, tables or stages.")] = "experiments",
+    what: Annotated[
+        str, typer.Argument(help="experiments, factors, bases, scales, tasks, tables or stages.")
+    ] = "experiments",
     as_json: Json = False,
 ) -> None:
     """What there is, shipped and yours.  Example: paribus list factors"""
@@ -141,14 +146,17 @@ def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="An experiment, factor, base, scale, task or table.")], scale: Scale = "tiny") -> None:
+def show(
+    name: Annotated[str, typer.Argument(help="An experiment, factor, base, scale, task or table.")],
+    scale: Scale = "tiny",
+) -> None:
     """One file, resolved, with its source.  Example: paribus show masking --scale base"""
     import yaml
 
     from paribus.spec.load import suggest
 
     project = _project()
-    libraries = {
+    libraries: dict[str, Library[Any]] = {
         "experiment": project.experiments,
         "factor": project.factors,
         "base": project.bases,
@@ -158,7 +166,9 @@ def show(name: Annotated[str, typer.Argument(help="An experiment, factor, base, 
     }
     found = {kind: library for kind, library in libraries.items() if name in library.paths}
     if not found:
-        raise ParibusError(f"nothing is called {name!r}" + suggest(name, [n for lib in libraries.values() for n in lib]))
+        raise ParibusError(
+            f"nothing is called {name!r}" + suggest(name, [n for lib in libraries.values() for n in lib])
+        )
     for kind, library in found.items():
         print(f"# {kind} {name}: {library.path(name)}")
         if kind == "experiment":
@@ -201,7 +211,9 @@ def plan(
     costs = _costs(found, store)
     missing = [stage for stage in found.stages() if stage.key not in done]
     if as_json:
-        keys = [{"run": r.key, "arm": r.arm.label, "seed": r.seed, "stages": [s.key for s in r.stages]} for r in found.runs]
+        keys = [
+            {"run": r.key, "arm": r.arm.label, "seed": r.seed, "stages": [s.key for s in r.stages]} for r in found.runs
+        ]
         views.show_json({**views.plan_summary(found, done, costs), "keys": keys})
     else:
         views.show_plan(found, done, costs, estimate(found, missing, costs, store.records()))
@@ -289,12 +301,16 @@ def _entries(store: "Store", asked: Iterable[str] | None) -> "list[tuple[str, En
 
 
 @app.command()
-def logs(run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status` lists them.")]) -> None:
+def logs(
+    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status` lists them.")],
+) -> None:
     """What the workers of a run printed.  Example: paribus logs run-3a5e"""
     store = _store(_project())
     found = sorted((store.root / "logs").glob(f"{run}*.log"))
     if len(found) != 1:
-        raise ParibusError(f"logs {run}: {len(found)} logs begin so" + ("" if found else "; `paribus status` lists the runs"))
+        raise ParibusError(
+            f"logs {run}: {len(found)} logs begin so" + ("" if found else "; `paribus status` lists the runs")
+        )
     sys.stdout.write(found[0].read_text(errors="replace"))
 
 
@@ -334,7 +350,9 @@ def work(
     queues: Queues = None,
     workers: Workers = 1,
     device: Device = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
+    ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
@@ -355,7 +373,9 @@ def work(
     _fail_on_failures(_entries(store, names))
 
 
-def _work(project: "Project", store: "Store", names: list[str], workers: int, runtime: Any, plans: "list[Plan]") -> None:
+def _work(
+    project: "Project", store: "Store", names: list[str], workers: int, runtime: Any, plans: "list[Plan]"
+) -> None:
     """Run workers on the queues until they are empty, mirroring `plans` to MLflow meanwhile."""
     from paribus import views
     from paribus.jobs.pool import Pool
@@ -376,7 +396,10 @@ def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
     """Exit code 1 when a run did not get to its end, with the reasons."""
     bad = [(name, e) for name, e in entries if e.status in ("failed", "diverged", "waiting", "lost")]
     for name, entry in bad:
-        print(f"{name} {entry.run} (arm {entry.arm}, seed {entry.seed}): {entry.status} {entry.reason or ''}", file=sys.stderr)
+        print(
+            f"{name} {entry.run} (arm {entry.arm}, seed {entry.seed}): {entry.status} {entry.reason or ''}",
+            file=sys.stderr,
+        )
     if bad:
         print("`paribus logs RUN` shows what happened, `paribus retry` queues them again", file=sys.stderr)
         raise typer.Exit(1)
@@ -432,7 +455,9 @@ def run(
     sets: Sets = None,
     workers: Workers = 1,
     device: Device = "auto",
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")] = 1,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
+    ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
@@ -515,7 +540,9 @@ def _print_tables(
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
-    failed = [e.run for _, e in _entries(store, None) if e.status == "failed"] if (store.root / "queue").is_dir() else ()
+    failed = (
+        [e.run for _, e in _entries(store, None) if e.status == "failed"] if (store.root / "queue").is_dir() else ()
+    )
     for found in tables_for(project, store, name, scale, seeds, overrides, failed):
         if format == "text":
             from paribus import views
@@ -523,7 +550,7 @@ def _print_tables(
 
             views.console.print(show(found, views.console.width))
         else:
-            print(render(found, format))
+            sys.stdout.write(render(found, format).rstrip("\n") + "\n")
         if files:
             store.prepare()
             with writing(store.root):
@@ -555,14 +582,17 @@ def sync(
 ) -> None:
     """Bring MLflow up to date with the store, or build it anew.  Example: paribus sync masking --scale tiny"""
     from paribus.jobs.journal import queues
-    from paribus.tracking.mirror import sync as bring, tracking_uri
+    from paribus.tracking.mirror import sync as bring
+    from paribus.tracking.mirror import tracking_uri
 
     project = _project()
     store = _store(project)
     asked = [(experiment, scale)] if experiment else [q.rpartition("@")[::2] for q in queues(store)]
     for name, at in asked:
         counts = bring(_plan(project, name, at, seeds, sets), store, tracking_uri(project))
-        print(f"{name}@{at}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} as they were")
+        print(
+            f"{name}@{at}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} as they were"
+        )
 
 
 @app.command()
@@ -575,7 +605,9 @@ def init(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")])
     print(f"try: cd {folder} && paribus plan my-first --scale debug")
 
 
-bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure this installation; numbers, no verdicts.")
+bench = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Measure this installation; numbers, no verdicts."
+)
 app.add_typer(bench, name="bench")
 
 

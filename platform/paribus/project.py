@@ -191,7 +191,7 @@ class TaskFile(Spec):
 
 
 def find(start: Path | None = None) -> Project:
-    """The project `start` (default: the working directory) lies in; without a paribus.toml above, just the shipped files."""
+    """The project `start` (default: the working directory) lies in; without a paribus.toml, the shipped files."""
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
         path = folder / "paribus.toml"

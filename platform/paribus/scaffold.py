@@ -19,7 +19,8 @@ variants = "variants.py"   # your own variants; remove the line if you have none
     paribus run my-first --scale tiny       # minutes on a CPU
     paribus table my-first --format md
 
-- `experiments/` questions; `ablations/` what can vary; `tasks/` and `dashboards/papers/` likewise, beside the shipped ones.
+- `experiments/` questions; `ablations/` what can vary; `tasks/` and `dashboards/papers/` likewise. The shipped ones
+  are there too.
 - `variants.py` model parts of your own.
 - `data/` your corpora: `corpus: {kind: jsonl, paths: [mine.jsonl.gz]}` in an experiment's `set:`.
 """,
@@ -42,8 +43,8 @@ levels:
     "variants.py": '''\
 """Variants of my own: a Spec for each, and the module that `modules()` maps it to.
 
-A Spec subclass of Position, Attention, FeedForward, Norm or Head joins the kinds its slot accepts. The text of this file is
-part of the key of every run that uses one, so edited code is never mistaken for what ran before.
+A Spec subclass of Position, Attention, FeedForward, Norm or Head joins the kinds its slot accepts. The text of this
+file is part of the key of every run that uses one, so edited code is never mistaken for what ran before.
 """
 
 from typing import Literal

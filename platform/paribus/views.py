@@ -67,7 +67,9 @@ def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str
             }
         )
     stages = {
-        kind: {"asked": asked[kind], "distinct": distinct[kind], "done": finished[kind]} for kind in KINDS if asked[kind]
+        kind: {"asked": asked[kind], "distinct": distinct[kind], "done": finished[kind]}
+        for kind in KINDS
+        if asked[kind]
     }
     return {"plan": plan.name, "seeds": plan.seeds, "runs": len(plan.runs), "arms": arms, "stages": stages}
 
@@ -95,9 +97,13 @@ def show_plan(plan: Plan, done: set[str], costs: dict[str, Cost], left: Estimate
         shared, todo = count["asked"] - count["distinct"], count["distinct"] - count["done"]
         stages.add_row(kind, str(count["asked"]), str(shared), str(count["done"]), str(todo))
     console.print(stages)
-    basis = "measured here" if left.measured > 0.99 else f"{left.measured:.0%} measured here, the rest guessed from FLOPs"
+    basis = (
+        "measured here" if left.measured > 0.99 else f"{left.measured:.0%} measured here, the rest guessed from FLOPs"
+    )
     if left.seconds:
-        console.print(f"\nleft to do: about {duration(left.seconds)} of one worker ({basis}), {quantity(left.bytes)}B on disk")
+        console.print(
+            f"\nleft to do: about {duration(left.seconds)} of one worker ({basis}), {quantity(left.bytes)}B on disk"
+        )
     else:
         console.print("\nnothing left to do")
 
@@ -112,7 +118,14 @@ def status_table(entries: Iterable[tuple[str, Any]], store: Store) -> Table:
     found = grid("queue", "run", "arm", "seed#", "status", "attempt#", "worker", "note")
     for name, entry in entries:
         found.add_row(
-            name, entry.run, entry.arm, str(entry.seed), entry.status, str(entry.attempt), entry.worker or "", entry.reason or ""
+            name,
+            entry.run,
+            entry.arm,
+            str(entry.seed),
+            entry.status,
+            str(entry.attempt),
+            entry.worker or "",
+            entry.reason or "",
         )
     return found
 
@@ -125,7 +138,9 @@ def progress_table(store: Store) -> Table:
             told = store.progress(folder.name)
             if told:
                 rate, loss = f"{told['rate']:,.0f} {told['unit']}", f"{told['loss']:.3f}"
-                found.add_row(folder.name, f"{told['step']}/{told['steps']}", rate, loss, duration(told["seconds_left"]))
+                found.add_row(
+                    folder.name, f"{told['step']}/{told['steps']}", rate, loss, duration(told["seconds_left"])
+                )
             else:
                 found.add_row(folder.name, "", "", "", "")
     return found

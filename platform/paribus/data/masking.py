@@ -54,6 +54,11 @@ def duplicates(masking: Masking, epochs: float) -> int | None:
     """How many masks a row has over `epochs` visits: None draws a fresh one each time (dynamic)."""
     if not isinstance(masking, Static):
         return None
+    if epochs < 2:
+        raise DataError(
+            f"objective.masking: static masks need two passes over the train rows to differ from dynamic ones, the "
+            f"budget gives {epochs:.1f}; take a longer budget or a smaller packing.train_tokens"
+        )
     most = max(1, int(epochs / masking.visits))
     if masking.duplicates is None:
         return most

@@ -82,8 +82,10 @@ def _baseline(experiment: Experiment, name: str, factor: Factor, levels: Sequenc
 
 
 def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch, where: str) -> None:
-    """An override of what a factor varies would undo the ablation in silence."""
+    """An override of what a factor varies would undo the ablation in silence, and one of the seed would be lost."""
     for path in overrides:
+        if path == "seed":
+            raise SpecError(f"{where}: cannot set seed: an experiment runs seeds 0, 1, ...; say how many with `seeds`")
         for name, factor in factors.items():
             for varied in {key for level in factor.levels.values() for key in level}:
                 if (path + ".").startswith(varied + ".") or (varied + ".").startswith(path + "."):

@@ -40,7 +40,7 @@ def suggest(name: str, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, choices, n=1)
     if near:
         return f" (did you mean {near[0]}?)"
-    return f"; there is {', '.join(sorted(choices))}" if choices else ""
+    return f"; there is {', '.join(sorted(choices))}" if 0 < len(choices) <= 20 else ""
 
 
 def read_text(path: Path) -> str:

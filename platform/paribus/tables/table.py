@@ -274,6 +274,8 @@ class _Layout:
             "(df = pairs - 1; none for one pair), each comparison by itself, not corrected for their number.",
             "MLM loss: nats a masked token on held-out documents (test split).",
         ]
+        if masks := self._masks():
+            notes.append(masks)
         if len({stage.key for stage in plan.stages() if stage.kind == "vocabulary"}) > 1:
             notes.append("Arms differ in their vocabulary: nats and perplexities of different tokens do not compare.")
         if self.tasks:
@@ -287,6 +289,17 @@ class _Layout:
                 f"{self.paper.protocol}"
             )
         return notes
+
+    def _masks(self) -> str:
+        """How many masks a row has in each arm, where arms differ in that."""
+        asked = pl.col("stage").eq("pretrain") & pl.col("metric").is_in(["masks_a_row", "epochs"])
+        found = self.measured.filter(asked).group_by("arm", "metric").agg(pl.col("value").median())
+        values = {(arm, metric): value for arm, metric, value in found.iter_rows()}
+        arms = [arm.label for arm in self.plan.arms if (arm.label, "masks_a_row") in values]
+        if len({values[arm, "masks_a_row"] for arm in arms}) < 2:
+            return ""
+        each = (f"{arm} {values[arm, 'masks_a_row']:.0f} in {values[arm, 'epochs']:.1f} passes" for arm in arms)
+        return f"Masks a train row: {', '.join(each)}."
 
     def _count(self) -> str:
         """How many runs are done, and for each arm what became of the others."""

@@ -80,7 +80,12 @@ class Watch(pl.Callback):
         self.seconds += seconds
         self.done += steps * self._step_size
         rate = steps * self._step_size / max(seconds, 1e-9)
-        point: dict[str, Any] = {"step": step, "time": time.time(), f"train/{self._unit}": step * self._step_size, **values}
+        point: dict[str, Any] = {
+            "step": step,
+            "time": time.time(),
+            f"train/{self._unit}": step * self._step_size,
+            **values,
+        }
         point |= {f"system/{self._unit}_per_second": rate, **self._system()}
         with self._curve.open("a") as stream:
             stream.write(json.dumps(point) + "\n")
