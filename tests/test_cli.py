@@ -150,7 +150,7 @@ def test_plan_counts_runs_and_shared_stages(paribus: Paribus, store: Store) -> N
     assert all(arm["parameters"] > 0 and arm["train_flops"] > 0 for arm in told["arms"])
     assert len(told["keys"]) == 6
     out, _ = paribus("plan", "masking", "--scale", "debug", "--seeds", "3")
-    assert "static (baseline)" in out and "left to do" in out
+    assert "static*" in out and "left to do" in out
 
 
 def test_plan_counts_what_is_done(paribus: Paribus, store: Store) -> None:

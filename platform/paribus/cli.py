@@ -269,9 +269,7 @@ def status(
         else:
             if watch:
                 views.console.clear()
-            views.console.print(views.status_table(entries, store))
-            views.console.print(views.progress_table(store))
-            print(views.counts_line([entry.status for _, entry in entries]))
+            views.show_status(entries, store)
         if not watch:
             return
         time.sleep(1.0)

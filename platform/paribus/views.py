@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -15,7 +15,8 @@ from paribus.plan.estimate import Cost, Estimate, cost_key
 from paribus.plan.plan import Plan
 from paribus.store.store import Store
 
-console = Console(highlight=False)
+# Where nobody looks, lines are as wide as a log takes them.
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 KINDS = ("corpus", "vocabulary", "pack", "task", "pretrain", "evaluate", "finetune")
 
@@ -24,7 +25,7 @@ def grid(*columns: str, title: str | None = None) -> Table:
     """A plain table; columns whose name ends in '#' are numbers."""
     found = Table(title=title, box=None, pad_edge=False, title_justify="left", header_style="bold")
     for column in columns:
-        found.add_column(column.rstrip("#"), justify="right" if column.endswith("#") else "left")
+        found.add_column(column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
     return found
 
 
@@ -79,11 +80,11 @@ def show_plan(plan: Plan, done: set[str], costs: dict[str, Cost], left: Estimate
     summary = plan_summary(plan, done, costs)
     console.print(f"[bold]{plan.name}[/]: {plan.experiment.question}")
     console.print(f"expected: {plan.experiment.expect}\n")
-    arms = grid("arm", "runs#", "done#", "tokens#", "updates#", "parameters#", "of these embedding#", "FLOPs a run#")
+    arms = grid("arm", "runs#", "done#", "tokens#", "updates#", "parameters#", "embedding#", "FLOPs a run#")
     for arm in summary["arms"]:
         counted = [arm["parameters"], arm["embedding_parameters"], arm["train_flops"]]
         arms.add_row(
-            arm["arm"] + (" (baseline)" if arm["baseline"] else ""),
+            arm["arm"] + ("*" if arm["baseline"] else ""),
             str(arm["runs"]),
             str(arm["done"]),
             quantity(arm["tokens"]),
@@ -91,7 +92,7 @@ def show_plan(plan: Plan, done: set[str], costs: dict[str, Cost], left: Estimate
             *(quantity(value) if value is not None else "?" for value in counted),
         )
     console.print(arms)
-    console.print()
+    print("* baseline; embedding: of the parameters, those of the token, segment and position tables\n")
     stages = grid("stage", "asked for#", "shared#", "done#", "to do#")
     for kind, count in summary["stages"].items():
         shared, todo = count["asked"] - count["distinct"], count["distinct"] - count["done"]
@@ -113,21 +114,20 @@ def show_json(data: Any) -> None:
     print(json.dumps(data, indent=1))
 
 
-def status_table(entries: Iterable[tuple[str, Any]], store: Store) -> Table:
-    """Every run of the queues: (queue name, Entry)."""
-    found = grid("queue", "run", "arm", "seed#", "status", "attempt#", "worker", "note")
+def show_status(entries: Sequence[tuple[str, Any]], store: Store) -> None:
+    """Every run of the queues, (queue name, Entry); why those that ended badly did; what is being worked on."""
+    found = grid("queue", "run", "arm", "seed#", "status", "attempt#", "worker")
     for name, entry in entries:
-        found.add_row(
-            name,
-            entry.run,
-            entry.arm,
-            str(entry.seed),
-            entry.status,
-            str(entry.attempt),
-            entry.worker or "",
-            entry.reason or "",
-        )
-    return found
+        attempt, worker = str(entry.attempt), entry.worker or ""
+        found.add_row(name, entry.run, entry.arm, str(entry.seed), entry.status, attempt, worker)
+    console.print(found)
+    for _, entry in entries:
+        if entry.reason:
+            print(f"{entry.run} {entry.status}: {entry.reason}")
+    progress = progress_table(store)
+    if progress.row_count:
+        console.print(progress)
+    print(counts_line([entry.status for _, entry in entries]))
 
 
 def progress_table(store: Store) -> Table:

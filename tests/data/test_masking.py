@@ -164,9 +164,15 @@ def test_static_masks_are_seen_in_turn_and_dynamic_ones_once() -> None:
     assert distinct(lambda visit: draw(visit, duplicates(Dynamic(), 40.0)), 40) == [1] * 40
 
 
-@pytest.mark.parametrize(("epochs", "most"), [(0.5, 1), (4.0, 1), (7.9, 1), (8.0, 2), (40.0, 10), (43.0, 10)])
+@pytest.mark.parametrize(("epochs", "most"), [(2.0, 1), (4.0, 1), (7.9, 1), (8.0, 2), (40.0, 10), (43.0, 10)])
 def test_the_default_is_as_many_masks_as_are_seen_four_times(epochs: float, most: int) -> None:
     assert duplicates(Static(), epochs) == most
+
+
+def test_static_masks_over_fewer_than_two_passes_are_refused() -> None:
+    with pytest.raises(DataError, match="need two passes"):
+        duplicates(Static(), 1.9)
+    assert duplicates(Dynamic(), 1.9) is None
 
 
 def test_masks_that_would_be_seen_less_are_refused() -> None:

@@ -116,5 +116,6 @@ def test_static_masks_come_again_and_dynamic_ones_do_not(rows: Rows, pretraining
 
 def test_masks_that_would_be_seen_too_rarely_are_refused(rows: Rows, pretraining: Make) -> None:
     masking = {"kind": "static", "duplicates": 50}
+    long = {"train_tokens": 100 * int(rows.lengths.sum()), "batch_tokens": 1024}
     with pytest.raises(DataError, match="objective.masking.duplicates: found 50"):
-        Steps(rows, pretraining(objective=objective(masking=masking)), SIZE, 0, None)
+        Steps(rows, pretraining(objective=objective(masking=masking), budget=long), SIZE, 0, None)
