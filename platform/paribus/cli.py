@@ -332,8 +332,10 @@ def queue(
 def _enqueue(found: "Plan", store: "Store", priority: int = 0, again: bool = False) -> None:
     """Queue what is missing; `again`: also what failed or was cancelled before (what diverged would diverge again)."""
     from paribus.jobs.queue import Queue
+    from paribus.jobs.runs import remember
 
     queue = Queue(store, found.name)
+    remember(store, found)
     if again:
         keys = {run.key for run in found.runs}
         queue.retry(e.run for e in queue.entries() if e.run in keys and e.status in ("failed", "cancelled"))
@@ -367,7 +369,7 @@ def work(
     if not any(entry.status == "waiting" for _, entry in _entries(store, names)):
         print("no run is waiting", file=sys.stderr)
         return
-    _work(project, store, names, workers, runtime, [])
+    _work(project, store, names, workers, runtime, _queued_plans(project, store, names))
     _fail_on_failures(_entries(store, names))
 
 
@@ -388,6 +390,22 @@ def _work(
             if not {"waiting", "lost"} & set(statuses()):
                 break
             Pool(project, store, names, workers, runtime).wait(display.look)
+
+
+def _queued_plans(project: "Project", store: "Store", names: Iterable[str]) -> "list[Plan]":
+    """What the queues were asked for, planned again; what no longer plans is said and left out."""
+    from paribus.jobs.runs import asked
+    from paribus.plan.plan import plan
+
+    found = []
+    for name in names:
+        experiment, _, scale = name.rpartition("@")
+        for told in asked(store, name):
+            try:
+                found.append(plan(project, experiment, scale, told["seeds"], told["overrides"]))
+            except ParibusError as error:
+                print(f"{name} is not mirrored: {error}", file=sys.stderr)
+    return found
 
 
 def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
@@ -585,11 +603,13 @@ def sync(
 
     project = _project()
     store = _store(project)
-    asked = [(experiment, scale)] if experiment else [q.rpartition("@")[::2] for q in queues(store)]
-    for name, at in asked:
-        counts = bring(_plan(project, name, at, seeds, sets), store, tracking_uri(project))
+    plans = (
+        [_plan(project, experiment, scale, seeds, sets)] if experiment else _queued_plans(project, store, queues(store))
+    )
+    for found in plans:
+        counts = bring(found, store, tracking_uri(project))
         print(
-            f"{name}@{at}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} as they were"
+            f"{found.name}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} as they were"
         )
 
 

@@ -1,6 +1,7 @@
 """What a worker executes: the run as it was queued, so that a YAML file edited since changes nothing.
 
-    runs/EXPERIMENT@SCALE/RUN.json      the resolved spec at its seed, and the arm it is
+    runs/EXPERIMENT@SCALE/RUN.json         the resolved spec at its seed, and the arm it is
+    runs/EXPERIMENT@SCALE/asked.json       the plans that were queued: seeds and overrides of each
 
 A folder a queue, since experiments that share a run call its arm and its tasks by names of their own.
 """
@@ -9,13 +10,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paribus.errors import StoreError
 from paribus.jobs.journal import file_name
-from paribus.plan.plan import PlannedRun
+from paribus.plan.plan import Plan, PlannedRun
 from paribus.spec.load import build
 from paribus.spec.run import Run
-from paribus.store.store import Store, write_atomically
+from paribus.store.store import Store, write_atomically, writing
+
+ASKED = "asked.json"
 
 
 @dataclass(frozen=True)
@@ -77,3 +81,23 @@ def read_run(store: Store, queue: str, key: str) -> QueuedRun:
         return QueuedRun(run=run, **content)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path}: cannot be read ({error}); queue the experiment again, then retry the run") from error
+
+
+def remember(store: Store, plan: Plan) -> None:
+    """Keep what `plan` was asked with, so that it can be planned, and mirrored, again."""
+    known = asked(store, plan.name)
+    told = {"seeds": plan.seeds, "overrides": dict(plan.overrides)}
+    if told not in known:
+        path = store.root / "runs" / file_name(plan.name) / ASKED
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(store.root):
+            write_atomically(path, json.dumps([*known, told], indent=1))
+
+
+def asked(store: Store, queue: str) -> list[dict[str, Any]]:
+    """What `queue` was asked for, the oldest first: {"seeds": ..., "overrides": {path: value}}."""
+    try:
+        found: list[dict[str, Any]] = json.loads((store.root / "runs" / file_name(queue) / ASKED).read_text("utf-8"))
+        return found
+    except FileNotFoundError:
+        return []
