@@ -609,7 +609,7 @@ def sync(
     for found in plans:
         counts = bring(found, store, tracking_uri(project))
         print(
-            f"{found.name}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} as they were"
+            f"{found.name}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
         )
 
 
