@@ -24,11 +24,15 @@ def test_the_experiment_in_the_readme_plans(tmp_path):
 
 
 def test_every_file_the_readme_links_to_exists():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+    targets = re.findall(r"\]\(([^)#:]+)\)", README)
+    assert "docs/store.md" in targets
+    for target in targets:
         assert (ROOT / target).exists(), target
 
 
 def test_the_two_commands_of_the_readme_are_targets_of_the_makefile():
     makefile = (ROOT / "Makefile").read_text()
-    for command in re.findall(r"^make (\w+)", README, re.MULTILINE):
+    commands = re.findall(r"^make (\w+)", README, re.MULTILINE)
+    assert commands == ["demo", "test"]
+    for command in commands:
         assert re.search(rf"^{command}:", makefile, re.MULTILINE), command

@@ -208,7 +208,7 @@ def plan(
         print(f"{matching[0].key}: {'done' if matching[0].key in done else 'to do'}")
         print("\n".join(explain(matching[0], store.records(matching[0].kind))))
         return
-    costs = _costs(found, store)
+    costs = _costs(project, found, store)
     missing = [stage for stage in found.stages() if stage.key not in done]
     if as_json:
         keys = [
@@ -219,7 +219,7 @@ def plan(
         views.show_plan(found, done, costs, estimate(found, missing, costs, store.records()))
 
 
-def _costs(found: "Plan", store: "Store") -> "dict[str, Cost]":
+def _costs(project: "Project", found: "Plan", store: "Store") -> "dict[str, Cost]":
     """The cost of each arm, remembered in the store; counting needs torch, so a process of its own does it."""
     from paribus.plan.estimate import Cost, cost_key, cost_question
     from paribus.store.store import write_atomically
@@ -237,6 +237,7 @@ def _costs(found: "Plan", store: "Store") -> "dict[str, Cost]":
             input=json.dumps([asked[key] for key in new]),
             capture_output=True,
             text=True,
+            cwd=project.root,
         )
         if child.returncode:
             print(f"parameters could not be counted: {child.stderr.strip().splitlines()[-1]}", file=sys.stderr)
@@ -487,7 +488,7 @@ def run(
     if any(stage.key not in done for stage in found.stages()):
         _enqueue(found, store, again=True)
         runtime = Runtime(device=device, threads=threads, checkpoint_seconds=checkpoint_seconds)
-        _work(project, store, [found.name], workers, runtime, [found])
+        _work(project, store, [found.name], workers, runtime, _queued_plans(project, store, [found.name]))
         keys = {run.key for run in found.runs}
         entries = [(name, entry) for name, entry in _entries(store, [found.name]) if entry.run in keys]
         if {entry.status for _, entry in entries} == {"failed"} and len({entry.reason for _, entry in entries}) == 1:
@@ -495,8 +496,8 @@ def run(
     else:
         entries = []
         print(f"{found.name}: everything is done, nothing is computed again", file=sys.stderr)
-        if outage := _mirror(project, store, found):
-            print(f"mlflow: {outage}; `paribus sync` will catch up", file=sys.stderr)
+        with _Mirroring(project, store, _queued_plans(project, store, [found.name])):
+            pass
     _print_tables(project, store, experiment, scale, seeds, sets, "text", files=True)
     _fail_on_failures(entries)
 
@@ -590,27 +591,17 @@ def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
 
 
 @app.command()
-def sync(
-    experiment: Annotated[str | None, typer.Argument(help="An experiment; default: every one that was queued.")] = None,
-    scale: Scale = "tiny",
-    seeds: Seeds = None,
-    sets: Sets = None,
-) -> None:
-    """Bring MLflow up to date with the store, or build it anew.  Example: paribus sync masking --scale tiny"""
-    from paribus.jobs.journal import queues
+def sync(queues: Queues = None) -> None:
+    """Bring MLflow up to date with the store, or build it anew.  Example: paribus sync masking@tiny"""
     from paribus.tracking.mirror import sync as bring
     from paribus.tracking.mirror import tracking_uri
 
     project = _project()
     store = _store(project)
-    plans = (
-        [_plan(project, experiment, scale, seeds, sets)] if experiment else _queued_plans(project, store, queues(store))
-    )
-    for found in plans:
+    for found in _queued_plans(project, store, _names(store, queues)):
         counts = bring(found, store, tracking_uri(project))
-        print(
-            f"{found.name}: {counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
-        )
+        did = f"{counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
+        print(f"{found.name}: {did}")
 
 
 @app.command()

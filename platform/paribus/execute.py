@@ -275,16 +275,15 @@ def environment(root: Path) -> dict[str, Any]:
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
-        return done.stdout.strip() if done.returncode == 0 else ""
+        return done.stdout if done.returncode == 0 else ""
 
-    commit = git("rev-parse", "HEAD")
-    diff = git("diff", "HEAD") if commit else ""
+    commit = git("rev-parse", "HEAD").strip()
     packages = {d.name: d.version for d in importlib.metadata.distributions()}
     return {
         "paribus": __version__,
         "commit": commit,
-        "dirty": bool(diff),
-        "diff": diff,
+        "dirty": bool(git("status", "--porcelain")),
+        "diff": git("diff", "HEAD"),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": socket.gethostname(),

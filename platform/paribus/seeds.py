@@ -6,7 +6,6 @@ device gets the same numbers, and resuming needs nothing.
 """
 
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +39,6 @@ def uniforms(key: int, *counters: NDArray[np.integer] | int) -> NDArray[np.float
     return (bits(key, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def hold_out(key: str, share: float, names: Sequence[str] = ()) -> bool:
+def hold_out(key: str, share: float) -> bool:
     """Whether the item named `key` falls into a held-out share: a function of its name alone, so it never moves."""
-    return seed_for(0, "hold-out", key, *names) / 2.0**56 < share
+    return seed_for(0, "hold-out", key) / 2.0**56 < share

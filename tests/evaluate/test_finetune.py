@@ -47,8 +47,9 @@ def task(kind: str) -> Task:
 
 def recipe(kind: str, **changes: object) -> TaskTuning:
     given = {
-        "lr": 3e-3, "restart": 0, "train_items": None, "epochs": 50, "batch_items": 8, "warmup": 0.1,
-        "weight_decay": 0.0, "dropout": 0.0, "length": 32, "precision": "fp32",
+        "optimizer": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.0}, "schedule": {"kind": "linear", "warmup": 0.1},
+        "restart": 0, "train_items": None, "epochs": 50, "batch_items": 8, "dropout": 0.0, "length": 32,
+        "precision": "fp32",
     }  # fmt: skip
     return build(TaskTuning, {"task": task(kind).model_dump(), **given, **changes}, "recipe")
 
@@ -164,7 +165,7 @@ def test_only_the_first_train_items_are_seen_when_fewer_are_asked_for(tuned: Cal
 
 
 def test_a_finetuning_that_diverges_is_a_result(tuned: Callable[..., dict[str, Any]]) -> None:
-    found = tuned(recipe("sentence", lr=1e38))
+    found = tuned(recipe("sentence", optimizer={"kind": "adamw", "lr": 1e38}))
     assert found["outcome"] == "diverged" and found["diverged_step"] > 1 and found["rows"] == {}
 
 

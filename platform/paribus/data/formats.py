@@ -211,7 +211,7 @@ def split_select(items: Sequence[ItemT], share: float) -> tuple[list[ItemT], lis
     train: list[ItemT] = []
     select: list[ItemT] = []
     for item in items:
-        (select if hold_out(item.content, share, ("select",)) else train).append(item)
+        (select if hold_out(item.content, share) else train).append(item)
     if not train or not select:
         raise DataError(f"{len(items)} items are too few to hold out a share of {share} to choose on")
     return train, select

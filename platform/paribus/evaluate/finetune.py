@@ -29,7 +29,6 @@ from paribus.nn.init import initialise
 from paribus.plan.stages import TaskTuning
 from paribus.seeds import seed_for
 from paribus.spec import model as spec
-from paribus.spec.optim import AdamW, Linear
 from paribus.spec.run import Runtime
 from paribus.spec.task import Pair, Regression, Sentence, SpanQa, Tagging, Task
 from paribus.store.store import Work
@@ -45,8 +44,8 @@ class Tuned(Trained):
     """An encoder and a task's head. `forward` gives the head's output for a batch of features."""
 
     def __init__(self, encoder: Encoder, width: int, asked: TaskTuning, steps: int, seed: int, std: float) -> None:
-        optimizer, schedule = AdamW(lr=asked.lr, weight_decay=asked.weight_decay), Linear(warmup=asked.warmup)
-        super().__init__(optimizer, schedule, steps, seed_for(seed, "restart", asked.restart), "finetune")
+        restart = seed_for(seed, "restart", asked.restart)
+        super().__init__(asked.optimizer, asked.schedule, steps, restart, "finetune")
         self.task, self.length = asked.task, asked.length
         self.encoder = encoder
         self.head = make_head(asked.task, width, asked.dropout)

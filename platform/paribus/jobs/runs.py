@@ -84,14 +84,16 @@ def read_run(store: Store, queue: str, key: str) -> QueuedRun:
 
 
 def remember(store: Store, plan: Plan) -> None:
-    """Keep what `plan` was asked with, so that it can be planned, and mirrored, again."""
+    """Keep what `plan` was asked with, to plan and mirror it again: the most seeds for each set of overrides."""
     known = asked(store, plan.name)
-    told = {"seeds": plan.seeds, "overrides": dict(plan.overrides)}
-    if told not in known:
+    others = [told for told in known if told["overrides"] != plan.overrides]
+    seeds = max([plan.seeds, *(told["seeds"] for told in known if told not in others)])
+    now = [*others, {"seeds": seeds, "overrides": dict(plan.overrides)}]
+    if now != known:
         path = store.root / "runs" / file_name(plan.name) / ASKED
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(store.root):
-            write_atomically(path, json.dumps([*known, told], indent=1))
+            write_atomically(path, json.dumps(now, indent=1))
 
 
 def asked(store: Store, queue: str) -> list[dict[str, Any]]:

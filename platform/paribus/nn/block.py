@@ -1,10 +1,15 @@
 """A block: attention and feed-forward, each in a residual branch; the subclass says where the norm sits."""
 
+from typing import ClassVar
+
 from torch import Tensor, nn
 
 
 class Block(nn.Module):
     """One layer of the encoder."""
+
+    normalises_output: ClassVar[bool]
+    """Whether what it returns went through a norm: the encoder then normalises its embeddings, else its last states."""
 
     def __init__(self, attention: nn.Module, feed_forward: nn.Module, width: int, eps: float, dropout: float) -> None:
         super().__init__()
@@ -18,6 +23,8 @@ class Block(nn.Module):
 class PostNormBlock(Block):
     """norm(x + branch(x)). Vaswani et al. 2017, arXiv:1706.03762, section 3.1; BERT."""
 
+    normalises_output = True
+
     def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
         x_BTD = self.attention_norm(x_BTD + self.dropout(self.attention(x_BTD, padding_BT)))
         out_BTD: Tensor = self.feed_forward_norm(x_BTD + self.dropout(self.feed_forward(x_BTD)))
@@ -26,6 +33,8 @@ class PostNormBlock(Block):
 
 class PreNormBlock(Block):
     """x + branch(norm(x)). Xiong et al. 2020, arXiv:2002.04745."""
+
+    normalises_output = False
 
     def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
         x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), padding_BT))

@@ -53,10 +53,8 @@ def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:
         )
         for layer in range(encoder.layers)
     ]
-    # Post-LN normalises the embeddings and needs nothing at the end; pre-LN the other way round.
-    post = isinstance(encoder.norm, spec.PostNorm)
     norm, nothing = nn.LayerNorm(encoder.width, encoder.norm.eps), nn.Identity()
-    first, last = (norm, nothing) if post else (nothing, norm)
+    first, last = (norm, nothing) if make_block.normalises_output else (nothing, norm)
     return Encoder(vocabulary, encoder.width, encoder.segments, place, blocks, first, last, encoder.dropout)
 
 

@@ -6,28 +6,16 @@ planning can ask without loading torch itself.
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from paribus.nn.build import build_encoder, build_head
+from paribus.plan.estimate import Cost
 from paribus.project import find
 from paribus.spec.load import build
 from paribus.spec.model import Encoder
-
-
-@dataclass(frozen=True)
-class Cost:
-    """parameters: all of encoder and head, tied ones once.  embedding: of these, token, segment and position tables.
-
-    train_flops_a_token: forward and backward (three times the forward), a multiply and an add counted as two, the head
-    at the predicted places only.
-    """
-
-    parameters: int
-    embedding: int
-    train_flops_a_token: float
 
 
 def cost(encoder: Encoder, vocabulary: int, length: int, rate: float) -> Cost:

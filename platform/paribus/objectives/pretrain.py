@@ -70,5 +70,7 @@ def pretrain(
         "seconds": watch.seconds,
         "tokens_per_second": watch.done / max(watch.seconds, 1e-9),
         "resumed_at": steps.first,
+        "threads": runtime.threads,
+        "micro_batch_rows": micro_rows,
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
     }

@@ -17,7 +17,12 @@ GUESSED_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """What a pretraining costs, as `paribus.nn.count` counts it on the meta device."""
+    """What a pretraining costs, as `paribus.nn.count` counts it on the meta device.
+
+    parameters: all of encoder and head, tied ones once.  embedding: of these, token, segment and position tables.
+    train_flops_a_token: forward and backward (three times the forward), a multiply and an add counted as two, the head
+    at the predicted places only.
+    """
 
     parameters: int
     embedding: int

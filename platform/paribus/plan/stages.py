@@ -14,7 +14,7 @@ from typing import Literal
 from paribus.spec.base import Spec, canonical, digest
 from paribus.spec.model import Encoder
 from paribus.spec.objective import Objective
-from paribus.spec.optim import Budget, Optimizer, Schedule
+from paribus.spec.optim import AdamW, Budget, Linear, Optimizer, Schedule
 from paribus.spec.run import HeldOut, Run
 from paribus.spec.task import Built, Task
 
@@ -37,17 +37,21 @@ class TaskTuning(Spec):
     """What one fine-tuning reads, but for the run's seed."""
 
     task: Task
-    lr: float
     restart: int
     """Which of the restarts from the same pretrained encoder."""
     train_items: int | None
+    optimizer: AdamW
+    schedule: Linear
     epochs: int
     batch_items: int
-    warmup: float
-    weight_decay: float
     dropout: float
     length: int
     precision: Literal["fp32", "bf16"]
+
+    @property
+    def lr(self) -> float:
+        """The peak learning rate."""
+        return self.optimizer.lr
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,12 @@ class Stages:
     @cached_property
     def _tunings(self) -> list[tuple[Stage, TaskTuning]]:
         recipe = self.run.finetuning
-        shared = recipe.model_dump(exclude={"learning_rates", "seeds"})
+        names = ("train_items", "epochs", "batch_items", "dropout", "length")
+        shared = {name: getattr(recipe, name) for name in names}
+        shared |= {"schedule": Linear(warmup=recipe.warmup), "precision": self.run.precision}
+        optimizers = {lr: AdamW(lr=lr, weight_decay=recipe.weight_decay) for lr in recipe.learning_rates}
         return [
-            (stage, TaskTuning(task=task, lr=lr, restart=restart, precision=self.run.precision, **shared))
+            (stage, TaskTuning(task=task, optimizer=optimizers[lr], restart=restart, **shared))
             for stage, task in zip(self.tasks, self.run.evaluation.tasks, strict=True)
             for lr in recipe.learning_rates
             for restart in range(recipe.seeds)

@@ -70,7 +70,10 @@ class Run(Spec):
 
 
 class Runtime(BaseModel):
-    """The machine. Nothing here may move a number beyond rounding, and nothing here is hashed."""
+    """The machine. Never hashed: it may move a number by rounding, and where dropout falls, but by nothing else.
+
+    Both are recorded with each pretraining. Runs that are compared should share them, as those of one worker pool do.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -79,13 +82,8 @@ class Runtime(BaseModel):
     threads: int = Field(1, ge=1)
     """CPU threads a worker. Fixed whatever the number of workers, so results are the same bit for bit."""
     micro_batch_rows: int | None = Field(None, ge=1)
-    """Rows through the network at once; null takes the whole batch on a CPU and 64k tokens on a GPU.
-
-    With dropout, which units it drops depends on this and on the device, so fix both for runs that are compared.
-    """
+    """Rows through the network at once; null takes the whole batch on a CPU and 64k tokens on a GPU."""
     checkpoint_seconds: float = Field(60.0, ge=0)
     """Time between checkpoints of a pretraining."""
     lease_seconds: float = Field(60.0, gt=0)
     """A worker on another machine that has not been heard of for this long has lost its work to the next one."""
-    compile: bool = False
-    """torch.compile the encoder."""

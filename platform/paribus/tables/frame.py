@@ -1,10 +1,12 @@
 """The store as one tidy frame: a row a measurement of a plan. Statistics are in stats, layout in table."""
 
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
 
 import polars as pl
 
+from paribus.plan.choice import best_rate
 from paribus.plan.plan import Plan
 from paribus.plan.stages import Stage, TaskTuning
 from paribus.spec.task import Task
@@ -94,15 +96,17 @@ def chosen(plan: Plan, frame: pl.DataFrame) -> pl.DataFrame:
         pl.col("stage") == "finetune",
         pl.col("metric") == pl.col("task").replace_strict(first, default=None, return_dtype=pl.String),
     )
-    best = (
+    means = (
         scores.filter(pl.col("split") == "select")
         .filter(pl.len().over(run) == pl.col("arm").replace_strict(grid, return_dtype=pl.UInt32))
         .group_by(*run, "lr")
-        .agg(pl.col("value").mean().fill_nan(None))
-        .sort(by=["value", "lr"], descending=[True, False], nulls_last=True)
-        .unique(run, keep="first", maintain_order=True)
-        .select(*run, "lr")
+        .agg(pl.col("value").mean())
     )
+    rates: dict[tuple[Any, ...], dict[float, float]] = defaultdict(dict)
+    for *which, lr, value in means.select(*run, "lr", "value").iter_rows():
+        rates[tuple(which)][lr] = value
+    choices = [(*which, best_rate(of)) for which, of in rates.items()]
+    best = pl.DataFrame(choices, schema={name: means.schema[name] for name in [*run, "lr"]}, orient="row")
     return (
         scores.filter(pl.col("split") == "dev")
         .join(best, on=[*run, "lr"])

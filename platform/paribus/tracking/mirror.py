@@ -100,7 +100,8 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
     marks = {id: Mark(*mark) for id, mark in here["runs"].items()}
     sent = {marks[entry.id].run for entry in entries if entry.id in marks}
     state = digest(json.dumps([wanted.note, [entry.id for entry in entries], sources]))
-    if here["plans"].get(plan.name) == state and (live or _all_there(uri, sent)):
+    asked = f"{plan.name} {json.dumps(plan.overrides, sort_keys=True, default=str)}"
+    if here["plans"].get(asked) == state and (live or _all_there(uri, sent)):
         return Counts(unchanged=started)
     if not started and not sent:
         return Counts()
@@ -108,7 +109,7 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
         mirror = _Mirror(uri, plan, artifact_folder(store), marks)
         mirror.client.set_experiment_tag(mirror.experiment, "mlflow.note.content", wanted.note)
         counts = mirror.update(entries, sources)
-        here["plans"][plan.name] = state
+        here["plans"][asked] = state
         return counts
     finally:
         here["runs"] = marks

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from paribus.plan.arms import Arm
+from paribus.plan.choice import best_rate
 from paribus.plan.plan import Plan, PlannedRun, flatten
 from paribus.plan.stages import Stage, TaskTuning
 from paribus.spec.base import Spec, canonical, digest
@@ -259,7 +260,7 @@ class RunEntry:
     def _chosen(self) -> Iterator[tuple[str, float, list[Point]]]:
         """For each task that is wholly fine-tuned: its name, the rate that `select` chooses, means over restarts at it.
 
-        As the tables choose: the best mean of the task's first metric, the smaller rate of two equal ones.
+        By the task's first metric, as the tables choose.
         """
         grids: dict[Task, dict[float, list[StageEntry]]] = {}
         for entry in self.stages:
@@ -269,8 +270,9 @@ class RunEntry:
         for task, rates in grids.items():
             if all(entry.finished and entry.facts.outcome == "done" for grid in rates.values() for entry in grid):
                 means = {lr: _means(restarts) for lr, restarts in sorted(rates.items())}
-                lr = max(means, key=lambda lr: means[lr][f"select/{task.name}/{task.metrics[0]}"].value)
-                yield task.name, lr, list(means[lr].values())
+                lr = best_rate({lr: of[f"select/{task.name}/{task.metrics[0]}"].value for lr, of in means.items()})
+                if lr is not None:
+                    yield task.name, lr, list(means[lr].values())
 
 
 class StageEntry:
