@@ -151,9 +151,9 @@ def show(
     scale: Scale = "tiny",
 ) -> None:
     """One file, resolved, with its source.  Example: paribus show masking --scale base"""
-    import yaml
-
-    from paribus.spec.load import suggest
+    from paribus.spec.describe import describe
+    from paribus.spec.load import build, suggest
+    from paribus.spec.run import Run
 
     project = _project()
     libraries: dict[str, Library[Any]] = {
@@ -174,13 +174,18 @@ def show(
         if kind == "experiment":
             plan = _plan(project, name, scale, None, None)
             shown: Any = {
-                "experiment": plan.experiment.model_dump(mode="json"),
+                **plan.experiment.model_dump(mode="json"),
                 "arms": {arm.label: dict(arm.levels) for arm in plan.arms},
-                f"run of the baseline at scale {scale}": plan.baseline.run.model_dump(mode="json"),
+                f"run of the baseline at scale {scale}": plan.baseline.run,
             }
+        elif kind == "base":
+            base = project.bases.get(name)
+            shown = {"source": base.source.strip(), "run": build(Run, base.run, f"{library.path(name)}: run")}
+        elif kind == "task":
+            shown = project.task(name)
         else:
-            shown = library.get(name).model_dump(mode="json")
-        print(yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120))
+            shown = library.get(name)
+        print("\n".join(describe(shown)) + "\n")
 
 
 @app.command()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from paribus.spec.base import Slot, Spec, canonical, digest, later, location
+from paribus.spec.data import Replacement
 
 
 class Shape(Slot):
@@ -111,3 +112,10 @@ def test_two_variants_of_one_kind_are_refused() -> None:
     type("Other", (Digit,), {"__module__": "elsewhere", "__annotations__": {"kind": Literal["one"]}, "kind": "one"})
     with pytest.raises(TypeError, match="two variants of Digit are called 'one'"):
         Digit.variants()
+
+
+def test_equality_does_not_depend_on_whether_the_canonical_text_was_asked_for() -> None:
+    one, other = Replacement(), Replacement()
+    canonical(one)
+    assert one == other and hash(one) == hash(other)
+    assert one != Replacement(mask=1.0, random=0.0)

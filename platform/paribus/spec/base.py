@@ -26,8 +26,15 @@ def location(default: Any = ...) -> Any:
 class Spec(BaseModel):
     """Data that can change a number in a table."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
     _canonical: str | None = PrivateAttr(None)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal fields; pydantic would also compare whether the canonical text has been asked for."""
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash((type(self), canonical(self)))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy that works its canonical text out anew: pydantic would copy that of the original."""
