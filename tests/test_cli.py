@@ -127,10 +127,9 @@ def test_list_stages_shows_what_is_finished(paribus: Paribus, store: Store) -> N
 @pytest.mark.parametrize("name", ["masking", "masking-rate", "bert-relative", "debug", "cola", "roberta-table1"])
 def test_show_gives_the_file_and_its_content_as_yaml(paribus: Paribus, store: Store, name: str) -> None:
     out, _ = paribus("show", name, "--scale", "debug")
-    heads = [line for line in out.splitlines() if line.startswith("# ")]
+    heads = [line for line in out.splitlines() if line.startswith("--- # ")]
     assert heads and all(Path(head.rpartition(": ")[2]).is_file() for head in heads)
-    for part in out.split(heads[0])[1:]:
-        assert yaml.safe_load(part.partition("\n# ")[0])
+    assert len([part for part in yaml.safe_load_all(out) if part]) == len(heads)
 
 
 def test_show_resolves_an_experiment_at_a_scale(paribus: Paribus, store: Store) -> None:

@@ -170,7 +170,7 @@ def show(
             f"nothing is called {name!r}" + suggest(name, [n for lib in libraries.values() for n in lib])
         )
     for kind, library in found.items():
-        print(f"# {kind} {name}: {library.path(name)}")
+        print(f"--- # {kind} {name}: {library.path(name)}")
         if kind == "experiment":
             plan = _plan(project, name, scale, None, None)
             shown: Any = {
