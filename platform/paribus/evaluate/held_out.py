@@ -1,6 +1,6 @@
 """Held-out masked-LM loss: the same masked places for every arm, seed and step of training.
 
-15 % of the tokens, all by [MASK], drawn from a constant stream by row number; fp32; summed over all places and divided
+A share of the tokens (15 %), all by [MASK], drawn from a constant stream by row number; fp32; summed over all places and divided
 once, so batch size does not enter.
 """
 

@@ -123,6 +123,6 @@ class Slot(Spec):
         try:
             return variant.model_validate(data)
         except ValidationError as error:
-            # pydantic would flatten this to a string; `load.explain` unfolds it, so the key keeps its whole path.
+            # pydantic would flatten this to a string; `spec.load` unfolds it, so the key keeps its whole path.
             nested = error.errors(include_url=False)
             raise PydanticCustomError("nested", "nested", {"errors": nested, "model": variant}) from error
