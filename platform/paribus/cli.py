@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from paribus.plan.estimate import Cost
     from paribus.plan.plan import Plan
     from paribus.project import Library, Project
+    from paribus.spec.experiment import Experiment
     from paribus.store.store import Store
 
 app = typer.Typer(
@@ -110,12 +111,18 @@ def list_(
         print(f"no {what} yet")
 
 
+def _bases(experiment: "Experiment") -> str:
+    """The base of an experiment and, in brackets, those of single scales."""
+    at = ", ".join(f"{scale}: {base}" for scale, base in experiment.base_at.items())
+    return experiment.base + (f" ({at})" if at else "")
+
+
 def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
     match what:
         case "experiments":
             library = project.experiments
             return [
-                {"experiment": n, "question": e.question, "base": e.base} for n in library for e in [library.get(n)]
+                {"experiment": n, "question": e.question, "base": _bases(e)} for n in library for e in [library.get(n)]
             ]
         case "factors":
             return [
@@ -126,7 +133,7 @@ def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
         case "bases":
             return [{"base": n, "source": project.bases.get(n).source.strip()} for n in project.bases]
         case "scales":
-            return [{"scale": n, "note": project.scales.get(n).note} for n in project.scales]
+            return [{"scale": n, "note": project.scales.get(n).note.strip()} for n in project.scales]
         case "tasks":
             return [
                 {"task": n, "kind": t.kind, "metrics": ", ".join(t.metrics), "source": t.source}

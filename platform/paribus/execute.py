@@ -21,7 +21,7 @@ from typing import Any
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
 from paribus.plan.stages import Pretraining, Stage, TaskTuning
-from paribus.project import Project
+from paribus.project import Project, unchanged
 from paribus.spec.data import Corpus, Packing, Tokenizer
 from paribus.spec.load import build
 from paribus.spec.run import HeldOut, Run, Runtime
@@ -62,8 +62,9 @@ def _corpus(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     from paribus.data import corpus
 
     assert isinstance(stage.spec, Corpus)
-    # The run's own spec knows the paths; the stage's key knows only the content.
-    counts = corpus.make(stage.spec, context.project.corpus_files(context.run.corpus), work.out)
+    files = context.project.corpus_files(stage.spec)
+    with unchanged(files, getattr(stage.spec, "sha256", None), "corpus"):
+        counts = corpus.make(stage.spec, files, work.out)
     for name, value in counts.items():
         work.row(name, value)
     return {}
@@ -118,9 +119,9 @@ def _task(context: Context, stage: Stage, work: Work) -> dict[str, object]:
         for split, items in (("train", train), ("dev", dev)):
             formats.write(work.out / f"{split}.{ENDINGS[task.kind]}", items)
     else:
-        named = next(t for t in context.run.evaluation.tasks if t == task)
-        train_file, dev_file = context.project.task_files(named.data)
-        train, dev = formats.read(task, train_file), formats.read(task, dev_file)
+        files = context.project.task_files(task.data)
+        with unchanged(files, getattr(task.data, "sha256", None), f"task {task.name}"):
+            train, dev = (formats.read(task, file) for file in files)
     train, select = formats.split_select(train, task.select)
     for split, items in (("train", train), ("select", select), ("dev", dev)):
         formats.write_items(work.out / f"{split}.jsonl", items)

@@ -11,6 +11,7 @@ import os
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -265,6 +266,29 @@ def expand(folder: Path, patterns: tuple[str, ...], endings: tuple[str, ...], ke
     return found
 
 
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _combined(checksums: list[str]) -> str:
+    """One checksum for files in order; of a single file its own."""
+    return checksums[0] if len(checksums) == 1 else hashlib.sha256("".join(checksums).encode()).hexdigest()
+
+
+@contextmanager
+def unchanged(files: list[Path], sha256: str | None, what: str) -> Iterator[None]:
+    """Read `files` inside: DataError if they are not, before and after, those that `sha256` was taken of.
+
+    A file may be edited between planning and working, and even while it is read; its content is what a key stands for.
+    """
+    for when in ("", " while they were read"):
+        if files and _combined([_sha256(file) for file in files]) != sha256:
+            raise DataError(f"{what}: {', '.join(map(str, files))} changed{when} since the run was planned; plan again")
+        if not when:
+            yield
+
+
 class Checksums:
     """sha256 of files, remembered by path, size and time of change."""
 
@@ -280,16 +304,13 @@ class Checksums:
 
     def of(self, files: list[Path]) -> str:
         """One checksum over the contents of `files`, in order."""
-        if len(files) == 1:
-            return self._one(files[0])
-        return hashlib.sha256("".join(self._one(file) for file in files).encode()).hexdigest()
+        return _combined([self._one(file) for file in files])
 
     def _one(self, file: Path) -> str:
         stat = file.stat()
-        key = f"{file.resolve()}|{stat.st_size}|{stat.st_mtime_ns}"
+        key = f"{file.resolve()}|{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
         if key not in self._known:
-            with file.open("rb") as stream:
-                self._known[key] = hashlib.file_digest(stream, "sha256").hexdigest()
+            self._known[key] = _sha256(file)
             self._changed = True
         return self._known[key]
 

@@ -66,7 +66,7 @@ def test_scale_then_experiment_then_override_have_the_last_word(project: Open) -
     assert run.encoder.dropout == opened.bases.get("bert").run["encoder"]["dropout"]
 
 
-def test_a_level_keeps_its_values_when_another_factor_sets_something_inside_them(project: Open) -> None:
+def test_two_factors_that_set_one_place_are_refused(project: Open) -> None:
     files = {
         "ablations/reach.yaml": """
 source: test
@@ -74,16 +74,20 @@ base: long
 levels: {long: {encoder.position.max_length: 64}, short: {encoder.position.max_length: 32}}
 """,
         "experiments/nested.yaml": """
-{question: q, expect: e, base: bert, factors: [place, reach], levels: {place: [absolute], reach: [long, short]},
- set: {encoder.position: {kind: absolute, max_length: 128}}}
+{question: q, expect: e, base: bert, factors: [place, reach], levels: {place: [absolute], reach: [long, short]}}
 """,
     }
-    with pytest.raises(SpecError, match="the factor place varies encoder.position"):
+    with pytest.raises(SpecError, match="factors place and reach both set"):
         arms(project(files), "nested", "debug")
-    files["experiments/nested.yaml"] = files["experiments/nested.yaml"].split(",\n")[0] + "}"
+
+
+def test_overrides_keep_their_values_when_a_later_one_sets_something_inside_them(project: Open) -> None:
+    files = {
+        "experiments/plain.yaml": "{question: q, expect: e, base: bert, factors: [place], levels: {place: [absolute]}}"
+    }
     overrides = {"budget": {"train_tokens": 4096, "batch_tokens": 1024}, "budget.batch_tokens": 2048}
-    found = arms(project(files), "nested", "debug", overrides)
-    assert [arm.run.encoder.position.max_length for arm in found] == [64, 32]
+    found = arms(project(files), "plain", "debug", overrides)
+    assert found[0].run.budget.batch_tokens == 2048
     assert overrides["budget"] == {"train_tokens": 4096, "batch_tokens": 1024}
 
 

@@ -8,6 +8,7 @@ from paribus.plan.stages import Stage
 from paribus.project import Project
 from paribus.store.store import Store
 from paribus.tables.frame import SCHEMA, chosen, frame, states
+from paribus.tables.table import experiment_table
 
 Fill = Callable[..., None]
 
@@ -77,13 +78,21 @@ def test_a_tie_goes_to_the_smaller_rate(planned: Plan, store: Store, fill: Fill)
     assert set(chosen(planned, frame(planned, store))["lr"]) == {1e-3}
 
 
-def test_a_score_that_is_not_a_number_is_never_chosen(planned: Plan, store: Store, fill: Fill) -> None:
+def test_a_finetuning_that_diverged_loses_the_choice_and_takes_no_score_away(
+    planned: Plan, store: Store, fill: Fill
+) -> None:
     def measure(run: PlannedRun, stage: Stage) -> list[tuple[str, str, float]]:
-        value = float("nan") if stage.kind == "finetune" and stage.spec.lr == 1e-3 else 0.1
-        return [("mcc", split, value) for split in ("select", "dev")]
+        diverged = stage.kind == "finetune" and stage.spec.lr == 1e-3
+        if diverged or stage.kind != "finetune":
+            return []
+        return [(stage.spec.task.metrics[0], split, 0.1) for split in ("select", "dev")]
 
     fill(store, planned, measure)
-    assert set(chosen(planned, frame(planned, store))["lr"]) == {3e-3}
+    found = chosen(planned, frame(planned, store))
+    assert set(found["lr"]) == {3e-3}
+    assert len(found) == len(planned.runs) * 2, "a score for each run and task"
+    notes = experiment_table(planned, store).notes
+    assert any(note.startswith("Fine-tunings that diverged") and "static, grammar: 3" in note for note in notes)
 
 
 def test_an_unfinished_grid_has_no_score(planned: Plan, store: Store, fill: Fill) -> None:

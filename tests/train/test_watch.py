@@ -61,8 +61,12 @@ def test_a_loss_that_is_no_number_ends_it_at_the_step_it_came(tmp_path: Path, ba
 
 def test_a_loss_far_above_guessing_ends_it(tmp_path: Path) -> None:
     with pytest.raises(Diverged) as error:
-        watched(Watch(tmp_path, 10, 10, 9.0), [6.0, 8.9, 9.1, 6.0])
-    assert (error.value.step, error.value.loss) == (3, pytest.approx(9.1))
+        watched(Watch(tmp_path, 10, 10, 9.0), [6.0, 13.4, 13.6, 6.0])
+    assert (error.value.step, error.value.loss) == (3, pytest.approx(13.6))
+
+
+def test_a_high_start_is_no_divergence(tmp_path: Path) -> None:
+    watched(Watch(tmp_path, 10, 10, 9.0), [20.0, 25.0, 12.0, 6.0])
 
 
 def test_a_wish_to_stop_is_heard_at_the_end_of_the_step(tmp_path: Path) -> None:

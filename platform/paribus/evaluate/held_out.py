@@ -1,6 +1,6 @@
 """Held-out masked-LM loss: the same masked places for every arm, seed and step of training.
 
-A share of the tokens (15 %), all by [MASK], drawn from a constant stream by row number; fp32; summed over all places and divided
+A share of the tokens, all by [MASK], drawn from a constant stream by row number; fp32; summed over all places, divided
 once, so batch size does not enter.
 """
 
@@ -24,7 +24,7 @@ from paribus.store.store import Work
 from paribus.train.fit import device, use_threads
 
 ALL_MASKED = Replacement(mask=1.0, random=0.0)
-EVALUATION_SEED = 0
+EVALUATION_SEED = -1  # no run has it, so no training mask is an evaluation mask
 BATCH_ROWS = 128
 
 

@@ -33,7 +33,10 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
             queue.reap()
         claim = next((claim for queue in queues if (claim := queue.claim())), None)
         if claim is None:
-            return taken
+            if not any(entry.status == "waiting" for queue in queues for entry in queue.entries()):
+                return taken
+            time.sleep(ASK_SECONDS)  # what waits is being worked on for another experiment: it is ours when that ends
+            continue
         taken += 1
         with _logged(log_path(store, claim.run.key)):
             try:

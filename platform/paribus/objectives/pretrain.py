@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -45,10 +46,9 @@ def pretrain(
     folder = work.scratch / "checkpoints"
     found = newest(folder)
     checkpoint, steps.first = found or (None, 0)
-    # Far above ln V, the loss of guessing uniformly, is no state to train on from.
-    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, 1.5 * math.log(vocabulary), steps.first, stop=stop)
+    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, math.log(vocabulary), steps.first, stop=stop)
     callbacks = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
-    outcome: dict[str, object] = {"outcome": "done"}
+    outcome: dict[str, Any] = {"outcome": "done"}
     try:
         fit(module, steps, budget.steps, spec.precision, runtime, callbacks, checkpoint)
     except Diverged as error:
@@ -60,8 +60,9 @@ def pretrain(
             heads |= {f"sentence_head.{name}": t for name, t in module.sentence_head.state_dict().items()}
         save_file(heads, work.out / "heads.safetensors")
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
-    work.row("updates", budget.steps)
-    work.row("tokens", budget.steps * budget.batch_tokens)
+    updates = outcome.get("diverged_step", budget.steps)
+    work.row("updates", updates)
+    work.row("tokens", updates * budget.batch_tokens)
     work.row("epochs", steps.epochs)
     work.row("masks_a_row", steps.duplicates or math.ceil(steps.epochs))
     work.row("parameters", sum(p.numel() for p in module.parameters()))

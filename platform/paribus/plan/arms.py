@@ -34,6 +34,7 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
         for factor in given:
             if factor not in factors:
                 raise SpecError(f"{where}: {what}.{factor}: not a factor of this experiment" + suggest(factor, factors))
+    _refuse_overlapping_factors(factors, where)
     _refuse_overrides_of_factors(factors, {**experiment.set, **(overrides or {})}, where)
 
     common = _common(project, experiment, scale, where)
@@ -81,14 +82,34 @@ def _baseline(experiment: Experiment, name: str, factor: Factor, levels: Sequenc
     return level
 
 
+def _varied(factor: Factor) -> set[str]:
+    """The paths a factor sets."""
+    return {path for level in factor.levels.values() for path in level}
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether setting one path touches the other."""
+    return (one + ".").startswith(other + ".") or (other + ".").startswith(one + ".")
+
+
+def _refuse_overlapping_factors(factors: Mapping[str, Factor], where: str) -> None:
+    """Of two factors that set one place the later would undo the earlier, under a label that says both."""
+    for (one, first), (other, second) in itertools.combinations(factors.items(), 2):
+        for path, same in itertools.product(sorted(_varied(first)), sorted(_varied(second))):
+            if _overlap(path, same):
+                raise SpecError(f"{where}: factors {one} and {other} both set {path if path == same else (path, same)}")
+
+
 def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch, where: str) -> None:
     """An override of what a factor varies would undo the ablation in silence, and one of the seed would be lost."""
     for path in overrides:
         if path == "seed":
             raise SpecError(f"{where}: cannot set seed: an experiment runs seeds 0, 1, ...; say how many with `seeds`")
+        if _overlap(path, "evaluation.tasks"):
+            raise SpecError(f"{where}: cannot set {path}: name the tasks with `tasks: [...]` instead")
         for name, factor in factors.items():
-            for varied in {key for level in factor.levels.values() for key in level}:
-                if (path + ".").startswith(varied + ".") or (varied + ".").startswith(path + "."):
+            for varied in _varied(factor):
+                if _overlap(path, varied):
                     raise SpecError(
                         f"{where}: cannot set {path}: the factor {name} varies {varied}; "
                         f"choose its levels with `levels: {{{name}: [...]}}` instead"

@@ -56,6 +56,8 @@ def plan(
 ) -> Plan:
     """The plan of experiment `name` at `scale`; `seeds` replaces the experiment's own number."""
     experiment = project.experiments.get(name)
+    if experiment.reproduces:
+        project.tables.path(experiment.reproduces, f"{project.experiments.path(name)}: reproduces")
     count = seeds or experiment.seeds
     found = arms(project, name, scale, overrides)
     makers = [Stages(arm.run) for arm in found]

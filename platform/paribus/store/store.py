@@ -18,6 +18,7 @@ are one question.  A crash, a torn write or a full disk leaves at most a folder 
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -151,9 +152,15 @@ class Store:
 
     def rows(self, key: str) -> list[dict[str, Any]]:
         """The measurements of a finished stage: metric, split, value, n, and whatever else the stage says."""
+        if not self.has(key):
+            return []
         path = self.folder(key) / "rows.jsonl"
         with _whole(path):
-            return [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+            content = path.read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.record(key)["files"]["rows.jsonl"]["sha256"]:
+            self.set_aside(key)
+            raise Corrupt(f"{path}: does not match its checksum; set aside in {self.root / 'corrupt'}, run it again")
+        return [json.loads(line) for line in content.splitlines()]
 
     def curve(self, key: str) -> list[dict[str, Any]]:
         """The learning curve of a stage, finished or in progress: a list of {"step": s, name: value, ...}."""
@@ -289,7 +296,9 @@ class Work:
         return disk.f_bavail * disk.f_frsize < 65536
 
     def row(self, metric: str, value: float, *, split: str | None = None, n: int | None = None, **more: Any) -> None:
-        """Record one measurement; `n` is the number of items it is taken over."""
+        """Record one measurement, a finite number; `n` is the number of items it is taken over."""
+        if not math.isfinite(value):
+            raise ValueError(f"{metric} is {value}: not a measurement")
         self._rows.append({"metric": metric, "split": split, "value": value, "n": n, **more})
 
     def commit(self, provenance: str, outcome: str = "done", **more: Any) -> None:

@@ -1,5 +1,6 @@
 """The store as one tidy frame: a row a measurement of a plan. Statistics are in stats, layout in table."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Any
@@ -45,13 +46,21 @@ def frame(plan: Plan, store: Store) -> pl.DataFrame:
             if stage.key not in finished:
                 continue
             if stage.key not in measured:
-                measured[stage.key] = store.rows(stage.key)
+                measured[stage.key] = store.rows(stage.key) or _diverged(stage)
             start = (run.arm.label, run.arm.baseline, run.seed, run.key, stage.kind, stage.key, *_recipe(stage))
             for row in measured[stage.key]:
                 values = (*start, row["metric"], row["split"], row["value"], row["n"])
                 for append, value in zip(appends, values, strict=True):
                     append(value)
     return pl.DataFrame(columns, schema=SCHEMA)
+
+
+def _diverged(stage: Stage) -> list[dict[str, Any]]:
+    """What a fine-tuning that diverged counts as: a score that is no number, which no choice of a rate takes."""
+    if not isinstance(stage.spec, TaskTuning):
+        return []
+    lost = {"metric": stage.spec.task.metrics[0], "value": math.nan, "n": None}
+    return [{**lost, "split": split} for split in ("select", "dev")]
 
 
 def _recipe(stage: Stage) -> tuple[str | None, float | None, int | None]:
@@ -105,7 +114,7 @@ def chosen(plan: Plan, frame: pl.DataFrame) -> pl.DataFrame:
     rates: dict[tuple[Any, ...], dict[float, float]] = defaultdict(dict)
     for *which, lr, value in means.select(*run, "lr", "value").iter_rows():
         rates[tuple(which)][lr] = value
-    choices = [(*which, best_rate(of)) for which, of in rates.items()]
+    choices = [(*which, rate) for which, of in rates.items() if (rate := best_rate(of)) is not None]
     best = pl.DataFrame(choices, schema={name: means.schema[name] for name in [*run, "lr"]}, orient="row")
     return (
         scores.filter(pl.col("split") == "dev")

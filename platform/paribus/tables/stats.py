@@ -27,6 +27,8 @@ def aggregate(values: Sequence[float], how: Literal["median", "mean"]) -> float:
 def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Difference | None:
     """`arm` minus `baseline` (seed to value) over the seeds that both have; None where they share no seed.
 
+    No interval for a single pair, nor where all differences are equal.
+
     The interval is Student's t on the differences, df = n - 1: mean +- t(0.975) s / sqrt(n). It takes the differences
     for independent and roughly normal; a percentile bootstrap over so few seeds would cover far less than it says.
     """
@@ -35,8 +37,8 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Differenc
     if n == 0:
         return None
     mean = statistics.fmean(differences)
-    if n == 1:
-        return Difference(mean, None, None, 1)
+    if n == 1 or len(set(differences)) == 1:  # equal differences, as of two constants, say nothing of their spread
+        return Difference(mean, None, None, n)
     half = _t(n - 1) * statistics.stdev(differences) / math.sqrt(n)
     return Difference(mean, mean - half, mean + half, n)
 

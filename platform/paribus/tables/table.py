@@ -1,5 +1,6 @@
 """One table object: what an experiment measured beside what its paper printed. Numbers are rounded in render only."""
 
+import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -12,6 +13,7 @@ from paribus.errors import SpecError
 from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project
+from paribus.spec.base import canonical, digest
 from paribus.spec.load import suggest
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
@@ -61,6 +63,7 @@ class Row:
     label: str
     group: str
     cells: tuple[Cell | None, ...]
+    arm: bool = False
     baseline: bool = False
 
 
@@ -178,9 +181,11 @@ class _Layout:
         matched = {row.key for arm in plan.arms if (row := self._match(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
         blank = (None,) * len(self.ours)
+        # Runs with overrides are another table: it must not take the place of the experiment's own.
+        told = f"+{digest(json.dumps(dict(plan.overrides), sort_keys=True, default=str))[:6]}" if plan.overrides else ""
         return Table(
-            plan.name,
-            f"{plan.name}: {self.paper.title}" if self.paper else plan.name,
+            plan.name + told,
+            f"{plan.name}{told}: {self.paper.title}" if self.paper else plan.name + told,
             (*self.published, *self.ours),
             (
                 *(Row(row.key, row.label, "Published only", (*_published(row), *blank)) for row in others),
@@ -213,15 +218,26 @@ class _Layout:
     def _arm(self, arm: Arm, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Row:
         row = self._match(arm)
         published = _published(row) if row else (None,) * len(self.published)
-        ours = (self._cell(arm, values[column.key]) for column in self.ours)
-        return Row(arm.label, arm.label, "Arms", (*published, *ours), arm.baseline)
+        ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
+        return Row(arm.label, arm.label, "Arms", (*published, *ours), arm=True, baseline=arm.baseline)
 
-    def _cell(self, arm: Arm, values: Mapping[str, Mapping[int, float]]) -> Cell | None:
+    def _same_evaluation(self, arm: Arm) -> bool:
+        """Whether `arm` predicts the baseline's held-out tokens: the same packed rows, the same masks."""
+        read = [
+            (stage.inputs["pack"], canonical(stage.spec))
+            for label in (arm.label, self.plan.baseline.label)
+            for stage in self.runs[label, 0].stages
+            if stage.kind == "evaluate"
+        ]
+        return read[0] == read[1]
+
+    def _cell(self, column: Column, arm: Arm, values: Mapping[str, Mapping[int, float]]) -> Cell | None:
         mine = values.get(arm.label)
         if not mine:
             return None
         samples = tuple(Sample(seed, self.runs[arm.label, seed].key, mine[seed]) for seed in sorted(mine))
-        difference = None if arm.baseline else paired(mine, values.get(self.plan.baseline.label, {}))
+        comparable = not column.key.startswith("mlm.") or self._same_evaluation(arm)
+        difference = paired(mine, values.get(self.plan.baseline.label, {})) if comparable and not arm.baseline else None
         return Cell(aggregate(list(mine.values()), self.plan.experiment.aggregate), samples, difference)
 
     def _match(self, arm: Arm) -> PaperRow | None:
@@ -253,16 +269,16 @@ class _Layout:
 
     def _notes(self) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
-        tuning = plan.baseline.run.finetuning
-        rates = ", ".join(f"{rate:g}" for rate in tuning.learning_rates)
         parameters = self.measured.filter(pl.col("metric") == "parameters")["value"].unique().sort().to_list()
-        tokens = sorted({arm.run.budget.train_tokens for arm in plan.arms})
+        tokens = sorted({arm.run.budget.steps * arm.run.budget.batch_tokens for arm in plan.arms})
+        updates = sorted({arm.run.budget.steps for arm in plan.arms})
         corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
         facts = [
             f"scale {plan.scale}",
             f"base {experiment.base_for(plan.scale)}",
             f"corpus {', '.join(corpora)}",
             f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run",
+            f"{' or '.join(f'{count:,}' for count in updates)} updates",
             *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),
             *(f"{path}={value}" for path, value in plan.overrides.items()),
         ]
@@ -276,12 +292,22 @@ class _Layout:
         ]
         if masks := self._masks():
             notes.append(masks)
-        if len({stage.key for stage in plan.stages() if stage.kind == "vocabulary"}) > 1:
-            notes.append("Arms differ in their vocabulary: nats and perplexities of different tokens do not compare.")
-        if self.tasks:
+        apart = [arm.label for arm in plan.arms if not self._same_evaluation(arm)]
+        if apart:
             notes.append(
-                f"Task scores are x 100. Of the learning rates {rates} each run takes the one with the best mean on "
-                f"items held out of train; the score is the mean over {tuning.seeds} fine-tuning restart(s) on dev."
+                f"Held-out tokens differ between {plan.baseline.label} and {', '.join(apart)}: nats and perplexities "
+                "of different tokens do not compare, so no difference is shown. The unigram row is "
+                f"{plan.baseline.label}'s."
+            )
+        if lost := self._lost_tunings():
+            notes.append(lost)
+        if self.tasks:
+            recipes = {arm.label: _recipe(arm) for arm in plan.arms}
+            same = len(set(recipes.values())) == 1
+            told = recipes[plan.baseline.label] if same else "; ".join(f"{arm}: {r}" for arm, r in recipes.items())
+            notes.append(
+                "Task scores are x 100. Of its learning rates each run takes the one with the best mean on items held "
+                f"out of train; the score is the mean over restarts on dev. {told[0].upper()}{told[1:]}."
             )
         if self.paper:
             notes.append(
@@ -289,6 +315,13 @@ class _Layout:
                 f"{self.paper.protocol}"
             )
         return notes
+
+    def _lost_tunings(self) -> str:
+        """How many fine-tunings diverged, by arm and task."""
+        lost = self.measured.filter(pl.col("stage") == "finetune", pl.col("split") == "dev", pl.col("value").is_nan())
+        counts = lost.group_by("arm", "task", maintain_order=True).len().iter_rows()
+        each = [f"{arm}, {task}: {count}" for arm, task, count in counts]
+        return f"Fine-tunings that diverged, whose rate is not chosen: {'; '.join(each)}." if each else ""
 
     def _masks(self) -> str:
         """How many masks a row has in each arm, where arms differ in that."""
@@ -306,7 +339,7 @@ class _Layout:
         total, done = len(self.states), sum(state == "done" for state in self.states.values())
         others = Counter((arm, state) for (arm, _), state in self.states.items() if state != "done")
         rest = "".join(f"; {arm}: {count} {state}" for (arm, state), count in others.items())
-        return f"{done} of {total} runs are done ({self.plan.seeds} seeds asked){rest}."
+        return f"{done} of {total} runs are done (seeds asked: {self.plan.seeds}){rest}."
 
     def _provenance(self) -> dict[str, Any]:
         return {
@@ -326,6 +359,13 @@ class _Layout:
                 for run in self.plan.runs
             ],
         }
+
+
+def _recipe(arm: Arm) -> str:
+    """An arm's fine-tuning grid in words."""
+    tuning = arm.run.finetuning
+    rates = ", ".join(f"{rate:g}" for rate in tuning.learning_rates)
+    return f"learning rates {rates}, restarts {tuning.seeds}, epochs {tuning.epochs}"
 
 
 def _published_columns(paper: PaperTable) -> list[Column]:

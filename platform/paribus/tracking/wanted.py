@@ -268,8 +268,9 @@ class RunEntry:
                 tuning = entry.stage.spec
                 grids.setdefault(tuning.task, {}).setdefault(tuning.lr, []).append(entry)
         for task, rates in grids.items():
-            if all(entry.finished and entry.facts.outcome == "done" for grid in rates.values() for entry in grid):
-                means = {lr: _means(restarts) for lr, restarts in sorted(rates.items())}
+            if all(entry.finished for grid in rates.values() for entry in grid):
+                kept = {lr: grid for lr, grid in rates.items() if all(entry.facts.outcome == "done" for entry in grid)}
+                means = {lr: _means(restarts) for lr, restarts in sorted(kept.items())}
                 lr = best_rate({lr: of[f"select/{task.name}/{task.metrics[0]}"].value for lr, of in means.items()})
                 if lr is not None:
                     yield task.name, lr, list(means[lr].values())

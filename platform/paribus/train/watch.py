@@ -27,6 +27,9 @@ class Watch(pl.Callback):
     """Reads `module.last` (a dict of tensors) every `every` steps only, so the device is not made to wait each step.
 
     curve.jsonl: one object a reading, {"step", "time", "train/loss" (mean since the last), "train/lr", ...}.
+    Diverged: a loss that is no number, or a reading half as high again as both `worst_loss` (nats, what guessing costs)
+    and the first reading of this process.
+
     progress.json: step, steps, rate (units a second), unit, loss, seconds_left.
     """
 
@@ -46,6 +49,7 @@ class Watch(pl.Callback):
         self._stop, self._unit = stop, unit
         self._every = max(1, steps // 200)
         self._losses: list[torch.Tensor] = []
+        self._first: float | None = None
         self._process = psutil.Process()
         self._process.cpu_percent()
         # After a resume the steps past the checkpoint are run, and written, once more.
@@ -67,7 +71,8 @@ class Watch(pl.Callback):
             if not math.isfinite(loss):
                 raise Diverged(step - len(losses) + 1 + offset, loss)
         mean = sum(losses) / len(losses)
-        if mean > self._worst:
+        self._first = mean if self._first is None else self._first
+        if mean > 1.5 * max(self._worst, self._first):
             raise Diverged(step, mean)
         self._losses = []
         others = {f"train/{name}": float(value) for name, value in last.items() if name != "loss"}

@@ -12,18 +12,23 @@ FIELDS = ("row", "column", "paper", "ours", "n", "difference", "low", "high", "s
 
 
 def as_csv(table: Table) -> str:
-    """A line a cell that is not empty, with FIELDS; `seeds` are separated by spaces, rows and columns are keys."""
+    """A line a cell, with FIELDS: those with a value, and all of the arms', so that an arm without runs is seen.
+
+    `seeds` are separated by spaces, rows and columns are keys.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(FIELDS)
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
-            if cell is not None:
+            if cell is not None or (row.arm and not column.published):
                 writer.writerow(_line(row, column, cell))
     return text.getvalue()
 
 
-def _line(row: Row, column: Column, cell: Cell) -> list[object]:
+def _line(row: Row, column: Column, cell: Cell | None) -> list[object]:
+    if cell is None:
+        return [row.key, column.key, *(None,) * (len(FIELDS) - 2)]
     value = printed(cell.value) if isinstance(cell.value, list) else cell.value
     found = cell.difference
     return [

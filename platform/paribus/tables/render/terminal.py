@@ -39,7 +39,7 @@ def _panels(table: Table, width: int) -> Iterator[list[int]]:
 
 
 def _grid(table: Table, columns: Sequence[int]) -> Grid:
-    """The rows that have a cell in `columns`."""
+    """The rows that have a cell in `columns`; arms have a row wherever ours are shown, with or without values."""
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     grid.add_column("", no_wrap=True)
     for index in columns:
@@ -47,7 +47,8 @@ def _grid(table: Table, columns: Sequence[int]) -> Grid:
         left = digits.is_text(table, index)
         grid.add_column(header, justify="left" if left else "right", min_width=digits.width(table, index))
     for group, members in digits.groups(table):
-        rows = [row for row in members if any(row.cells[index] for index in columns)]
+        ours = any(not table.columns[index].published for index in columns)
+        rows = [row for row in members if any(row.cells[index] for index in columns) or (row.arm and ours)]
         if group and rows:
             grid.add_row(Text(group, style="italic"))
         for row in rows:
