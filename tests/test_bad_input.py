@@ -187,6 +187,10 @@ def test_a_misspelt_or_mistyped_override_is_refused(
         ({"seeds": 0}, "seeds: found 0, but"),
         ({"question": None}, "question: found null, but"),
         ({"set": {"encoder.withd": 3}}, "set: encoder.withd: no such key"),
+        ({"set": {"encoder.head": "emd"}}, "encoder: head 'emd' needs relative attention"),
+        ({"base": "deberta", "set": {"encoder.position": "absolute"}}, "head 'emd' brings the absolute positions"),
+        ({"base": "deberta", "set": {"encoder.layers": 1}}, "head 'emd' needs layers of at least 2, found 1"),
+        ({"base": "bert", "set": {"encoder.attention.p2c": False}}, "p2c: no such key for kind 'full' in encoder."),
         ({"set": {"corpus": {"kind": "jsonl", "paths": ["none.jsonl"]}}}, "no file matches 'none.jsonl'"),
     ],
 )

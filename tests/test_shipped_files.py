@@ -73,3 +73,18 @@ def test_a_task_loads_and_its_builder_makes_its_kind(name: str) -> None:
 def test_what_an_experiment_reproduces_is_a_table_that_there_is(experiment: str) -> None:
     table = PROJECT.experiments.get(experiment).reproduces
     assert table is None or PROJECT.tables.get(table).id == table
+
+
+def test_every_arm_of_the_deberta_ablation_is_a_row_of_the_papers_table() -> None:
+    found = plan(PROJECT, "deberta-components", "tiny", seeds=1)
+    rows = {row.key for row in PROJECT.tables.get("deberta-table4").rows}
+    assert {arm.label for arm in found.arms} == rows - {"bert_base", "roberta_base", "xlnet_base"}
+    assert found.baseline.label == "deberta_base"
+    # The arms differ in the parts and in nothing else: data, masks, optimizer and budget are the baseline's own.
+    for arm in found.arms:
+        assert arm.run.model_copy(update={"encoder": found.baseline.run.encoder}) == found.baseline.run
+        parts = {"attention", "head", "position"}
+        assert arm.run.encoder.model_dump(exclude=parts) == found.baseline.run.encoder.model_dump(exclude=parts)
+        assert arm.run.encoder.attention.model_dump(exclude={"c2p", "p2c"}) == (
+            found.baseline.run.encoder.attention.model_dump(exclude={"c2p", "p2c"})
+        )

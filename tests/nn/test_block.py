@@ -7,10 +7,10 @@ from paribus.nn.block import Block, PostNormBlock, PreNormBlock
 
 
 class Mix(nn.Linear):
-    """Stands for attention: one linear map of each token, whatever is padding."""
+    """Stands for attention: a linear map of each token, whatever is padding, less one of its source."""
 
-    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None = None) -> Tensor:
-        return super().forward(x_BTD)
+    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None = None, source_BTD: Tensor | None = None) -> Tensor:
+        return super().forward(x_BTD) - (0 if source_BTD is None else super().forward(source_BTD).sin())
 
 
 def made(kind: type[Block]) -> Block:
@@ -33,6 +33,20 @@ def test_pre_norm_adds_the_branch_of_the_norm_twice() -> None:
     block, x = made(PreNormBlock), torch.randn(2, 3, 8)
     middle = x + block.attention(block.attention_norm(x))
     torch.testing.assert_close(block(x, None), middle + block.feed_forward(block.feed_forward_norm(middle)))
+
+
+@torch.no_grad()
+def test_keys_and_values_may_come_from_another_source_and_what_passes_by_does_not() -> None:
+    for kind in (PostNormBlock, PreNormBlock):
+        block, x, source = made(kind), torch.randn(2, 3, 8), torch.randn(2, 3, 8)
+        norm, last = block.attention_norm, block.feed_forward_norm
+        if kind is PostNormBlock:
+            middle = norm(x + block.attention(x, None, source))
+            expected = last(middle + block.feed_forward(middle))
+        else:
+            middle = x + block.attention(norm(x), None, norm(source))
+            expected = middle + block.feed_forward(last(middle))
+        torch.testing.assert_close(block(x, None, source), expected)
 
 
 def test_dropout_acts_on_both_branches_and_not_on_what_passes_by() -> None:

@@ -50,7 +50,7 @@ def test_the_head_shares_the_token_embedding_and_its_gradient_is_that_of_both_us
     as_input = gradient(module(tokens), weight.detach())
     as_output = gradient(module(tokens).detach(), weight)
     weight.grad = None
-    F.cross_entropy(head(module(tokens)).flatten(0, 1), tokens.flatten()).backward()
+    F.cross_entropy(head(module.states(tokens), torch.arange(12)), tokens.flatten()).backward()
     torch.testing.assert_close(weight.grad, as_input + as_output)
 
 

@@ -50,7 +50,8 @@ def test_the_loss_at_the_places_is_that_of_all_logits_with_the_others_ignored(pr
     (micro,) = asked.micros
     labels = torch.full((micro.tokens_BT.numel(),), -100)
     labels[micro.places_M] = micro.targets_M
-    logits = module.head(module.encoder(micro.tokens_BT, micro.segments_BT, micro.padding_BT)).flatten(0, 1)
+    everywhere = torch.arange(micro.tokens_BT.numel())
+    logits = module.head(module.encoder.states(micro.tokens_BT, micro.segments_BT, micro.padding_BT), everywhere)
     slow = F.cross_entropy(logits, labels, ignore_index=-100)
     slow_gradients = gradients(module, slow)
     fast = total(module, asked)

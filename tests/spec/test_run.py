@@ -12,6 +12,8 @@ from paribus.spec.run import Run, Runtime
 from paribus.spec.task import Task
 
 PAIRS = {"kind": "segment-pairs", "length": 128}
+DISENTANGLED = {"kind": "disentangled"}
+EMD = {"encoder__head": "emd", "encoder__attention": DISENTANGLED, "encoder__position": "unordered"}
 
 
 @pytest.fixture
@@ -48,6 +50,36 @@ def built(data: dict[str, Any], **patch: object) -> Run:
             {"objective__replacement": {"mask": 0.8, "random": 0.3}},
             "replacement: mask + random must be at most 1, found 0.8 + 0.3",
         ),
+        (
+            {"encoder__head": "emd"},
+            "encoder: head 'emd' needs relative attention, {kind: disentangled} with c2p or p2c, ",
+        ),
+        (
+            {"encoder__head": "emd", "encoder__attention": {**DISENTANGLED, "c2p": False, "p2c": False}},
+            "with c2p or p2c, found attention {'kind': 'disentangled'",
+        ),
+        (
+            {"encoder__head": "emd", "encoder__attention": DISENTANGLED},
+            "the input takes none: position must be {kind: unordered}, found 'absolute'",
+        ),
+        (
+            {"encoder__convolution": 2},
+            "encoder: convolution must be odd and needs layers of at least 2, found convolution 2",
+        ),
+        ({"encoder__convolution": 3, "encoder__layers": 1}, "found convolution 3 and layers 1"),
+        ({**EMD, "encoder__layers": 1}, "encoder: head 'emd' needs layers of at least 2, found 1"),
+        (
+            {**EMD, "packing__length": 513},
+            "packing.length must be at most encoder.head.max_length, found 513 and 512",
+        ),
+        (
+            {"encoder__attention": {**DISENTANGLED, "buckets": 3}},
+            "encoder.attention: buckets must be even and at most max_distance, found 3 and 512",
+        ),
+        (
+            {"encoder__attention": {**DISENTANGLED, "buckets": 32, "max_distance": 16}},
+            "encoder.attention: buckets must be even and at most max_distance, found 32 and 16",
+        ),
         ({"objective__sentence": "nsp"}, "needs packing {kind: segment-pairs, negatives: random-document}, found "),
         (
             {"objective__sentence": "sop", "packing": PAIRS},
@@ -70,6 +102,7 @@ def test_settings_that_do_not_fit_together_are_refused(
 def test_settings_that_do_fit_are_taken(data: dict[str, Any]) -> None:
     built(data, budget__batch_tokens=512)
     built(data, encoder__position={"kind": "alibi"}, packing__length=1024)
+    built(data, **EMD, finetuning__length=1024)
     built(data, objective__sentence="sop", packing={**PAIRS, "negatives": "swapped"})
     assert built(data, budget={"train_tokens": 5000, "batch_tokens": 1024}).budget.steps == 4
 

@@ -56,8 +56,7 @@ def held_out(
             tokens = rows.tokens[numbers]
             masked = mask(tokens, numbers, np.zeros_like(numbers), EVALUATION_SEED, asked.rate, ALL_MASKED, vocabulary)
             micro = make_micro(rows, numbers, tokens, masked.inputs, masked.chosen).to(where)
-            hidden_BTD = module(micro.tokens_BT, micro.segments_BT, micro.padding_BT)
-            logits_MV = head(hidden_BTD.flatten(0, 1)[micro.places_M])
+            logits_MV = head(module.states(micro.tokens_BT, micro.segments_BT, micro.padding_BT), micro.places_M)
             loss += float(F.cross_entropy(logits_MV, micro.targets_M, reduction="sum").double())
             right += int((logits_MV.argmax(-1) == micro.targets_M).sum())
             places += len(micro.targets_M)

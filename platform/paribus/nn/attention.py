@@ -10,35 +10,104 @@ from paribus.nn.position import Position
 class FullAttention(nn.Module):
     """Every token attends to every token of its row. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.
 
-    softmax(q k^T / sqrt(K) + bias) v, with one projection for q, k and v.
+    softmax(q k^T / sqrt(K) + bias) v, with one projection for q, k and v; k and v of `source_BTD` where that is given.
     """
 
     def __init__(self, layer: int, width: int, heads: int, dropout: float, position: Position) -> None:
         super().__init__()
         self.layer, self.heads, self.dropout = layer, heads, dropout
+        self.scale = (width // heads) ** -0.5
         self._position = [position]  # in a list: it belongs to the encoder, not to each layer
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
-        batch, length, width = x_BTD.shape
-        qkv_3BHTK = self.qkv(x_BTD).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        q_BHTK, k_BHTK = self._position[0].rotate(qkv_3BHTK[0], qkv_3BHTK[1])
+    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
+        q_BHTK, k_BHTK, v_BHTK = self._qkv(x_BTD, source_BTD)
+        bias = self.bias(q_BHTK, k_BHTK)
+        q_BHTK, k_BHTK = self._position[0].rotate(q_BHTK, k_BHTK)
         mixed_BHTK = F.scaled_dot_product_attention(
             q_BHTK,
             k_BHTK,
-            qkv_3BHTK[2],
-            attn_mask=self._scores_mask(length, padding_BT, q_BHTK.dtype),
+            v_BHTK,
+            attn_mask=_scores_mask(bias, padding_BT, q_BHTK.dtype),
             dropout_p=self.dropout if self.training else 0.0,
+            scale=self.scale,
         )
-        out_BTD: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(batch, length, width))
+        out_BTD: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(x_BTD.shape))
         return out_BTD
 
-    def _scores_mask(self, length: int, padding_BT: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores: the position's bias, and minus infinity at padded keys."""
-        bias_HTT = self._position[0].bias(self.layer, length)
-        if padding_BT is None:
-            return None if bias_HTT is None else bias_HTT.to(dtype)[None]
-        if bias_HTT is None:
-            return ~padding_BT[:, None, None, :]
-        return bias_HTT.to(dtype)[None].masked_fill(padding_BT[:, None, None, :], float("-inf"))
+    def bias(self, q_BHTK: Tensor, k_BHTK: Tensor) -> Tensor | None:
+        """What is added to the scaled scores, (1 or B, H, T, T); None adds nothing."""
+        bias_HTT = self._position[0].bias(self.layer, q_BHTK.shape[2])
+        return None if bias_HTT is None else bias_HTT[None]
+
+    def _qkv(self, x_BTD: Tensor, source_BTD: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        if source_BTD is None:
+            q_BTD, k_BTD, v_BTD = self.qkv(x_BTD).chunk(3, dim=-1)
+        else:
+            q_BTD, k_BTD, v_BTD = self._part(0, x_BTD), self._part(1, source_BTD), self._part(2, source_BTD)
+        return self._split(q_BTD), self._split(k_BTD), self._split(v_BTD)
+
+    def _part(self, part: int, x: Tensor) -> Tensor:
+        """The query (0), key (1) or value (2) projection alone."""
+        return F.linear(x, self.qkv.weight.chunk(3)[part], self.qkv.bias.chunk(3)[part])
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(..., T, D) to (..., H, T, K)."""
+        return x.view(*x.shape[:-1], self.heads, -1).transpose(-3, -2)
+
+
+class DisentangledAttention(FullAttention):
+    """Content to content, content to position (c2p) and position to content (p2c).
+
+    He et al. 2020, arXiv:2006.03654, equation 4. The scale is 1 / sqrt(K x (1 + terms)); `paper_index` takes p2c's
+    position from j to i as the paper prints it, not from i to j as both reference codes do.
+    """
+
+    def __init__(
+        self,
+        layer: int,
+        width: int,
+        heads: int,
+        dropout: float,
+        position: Position,
+        c2p: bool,
+        p2c: bool,
+        share: bool,
+        paper_index: bool,
+    ) -> None:
+        super().__init__(layer, width, heads, dropout, position)
+        self.scale = (width // heads * (1 + c2p + p2c)) ** -0.5
+        self.c2p, self.p2c, self.paper_index = c2p, p2c, paper_index
+        self.position_key = nn.Linear(width, width) if c2p and not share else None
+        self.position_query = nn.Linear(width, width) if p2c and not share else None
+
+    def bias(self, q_BHTK: Tensor, k_BHTK: Tensor) -> Tensor | None:
+        bias, relative = super().bias(q_BHTK, k_BHTK), self._position[0].relative
+        if relative is None:
+            return bias
+        rows_RD, index_TT = relative(q_BHTK.shape[2])
+        terms_BHTT = []
+        if self.c2p:
+            key_RD = self._part(1, rows_RD) if self.position_key is None else self.position_key(rows_RD)
+            terms_BHTT.append(_pick(q_BHTK @ self._split(key_RD).mT, index_TT))
+        if self.p2c:
+            query_RD = self._part(0, rows_RD) if self.position_query is None else self.position_query(rows_RD)
+            # Picked for each key along its queries, so (j, i) until the two change places.
+            index_TT = index_TT if self.paper_index else index_TT.mT
+            terms_BHTT.append(_pick(k_BHTK @ self._split(query_RD).mT, index_TT).mT)
+        scores_BHTT: Tensor = self.scale * sum(terms_BHTT)
+        return scores_BHTT if bias is None else bias + scores_BHTT
+
+
+def _pick(scores_BHTR: Tensor, index_TT: Tensor) -> Tensor:
+    """The scores of each place at its row of the index."""
+    return scores_BHTR.gather(-1, index_TT.expand(*scores_BHTR.shape[:2], *index_TT.shape))
+
+
+def _scores_mask(bias: Tensor | None, padding_BT: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """What is added to the scores: the bias, and minus infinity at padded keys."""
+    if bias is None:
+        return None if padding_BT is None else ~padding_BT[:, None, None, :]
+    bias = bias.to(dtype)
+    return bias if padding_BT is None else bias.masked_fill(padding_BT[:, None, None, :], float("-inf"))

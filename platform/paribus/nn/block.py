@@ -1,4 +1,7 @@
-"""A block: attention and feed-forward, each in a residual branch; the subclass says where the norm sits."""
+"""A block: attention and feed-forward, each in a residual branch; the subclass says where the norm sits.
+
+Keys and values come from `source_BTD`, or from `x_BTD` itself where that is None.
+"""
 
 from typing import ClassVar
 
@@ -25,8 +28,8 @@ class PostNormBlock(Block):
 
     normalises_output = True
 
-    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
-        x_BTD = self.attention_norm(x_BTD + self.dropout(self.attention(x_BTD, padding_BT)))
+    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
+        x_BTD = self.attention_norm(x_BTD + self.dropout(self.attention(x_BTD, padding_BT, source_BTD)))
         out_BTD: Tensor = self.feed_forward_norm(x_BTD + self.dropout(self.feed_forward(x_BTD)))
         return out_BTD
 
@@ -36,7 +39,8 @@ class PreNormBlock(Block):
 
     normalises_output = False
 
-    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None) -> Tensor:
-        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), padding_BT))
+    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
+        source_BTD = None if source_BTD is None else self.attention_norm(source_BTD)
+        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), padding_BT, source_BTD))
         out_BTD: Tensor = x_BTD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BTD)))
         return out_BTD

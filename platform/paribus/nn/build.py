@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from paribus.nn import attention, block, feed_forward, heads, position
+from paribus.nn.convolution import Convolution
 from paribus.nn.encoder import Encoder
 from paribus.project import user_modules
 from paribus.spec import model as spec
@@ -18,6 +19,9 @@ POSITION: Mapping[type[spec.Position], Callable[[Any, spec.Encoder], nn.Module]]
 }
 ATTENTION: Mapping[type[spec.Attention], Callable[[Any, spec.Encoder, int, position.Position], nn.Module]] = {
     spec.FullAttention: lambda a, e, layer, p: attention.FullAttention(layer, e.width, e.heads, a.dropout, p),
+    spec.Disentangled: lambda a, e, layer, p: attention.DisentangledAttention(
+        layer, e.width, e.heads, a.dropout, p, a.c2p, a.p2c, a.share_projections, a.p2c_index == "paper"
+    ),
 }
 FEED_FORWARD: Mapping[type[spec.FeedForward], Callable[[Any, spec.Encoder], nn.Module]] = {
     spec.Gelu: lambda f, e: feed_forward.GeluFeedForward(e.width, f.width),
@@ -29,6 +33,9 @@ BLOCK: Mapping[type[spec.Norm], type[block.Block]] = {
 }
 HEAD: Mapping[type[spec.Head], Callable[[Any, spec.Encoder, Encoder], nn.Module]] = {
     spec.BertHead: lambda h, e, encoder: heads.MlmHead(encoder.tokens, e.width, e.norm.eps),
+    spec.EnhancedMaskDecoder: lambda h, e, encoder: heads.EnhancedMaskDecoder(
+        encoder.tokens, e.width, e.norm.eps, h.steps, h.max_length
+    ),
 }
 
 
@@ -40,6 +47,8 @@ def _choose(table: Mapping[Any, Any], variant: object) -> Any:
 def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:
     """The encoder of a spec with `vocabulary` ids, parameters not yet initialised."""
     place = _choose(POSITION, encoder.position)(encoder.position, encoder)
+    if isinstance(encoder.attention, spec.Disentangled) and (encoder.attention.c2p or encoder.attention.p2c):
+        place.relative = _relative_table(encoder.attention, encoder)
     make_attention = _choose(ATTENTION, encoder.attention)
     make_feed_forward = _choose(FEED_FORWARD, encoder.feed_forward)
     make_block = _choose(BLOCK, encoder.norm)
@@ -55,7 +64,15 @@ def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:
     ]
     norm, nothing = nn.LayerNorm(encoder.width, encoder.norm.eps), nn.Identity()
     first, last = (norm, nothing) if make_block.normalises_output else (nothing, norm)
-    return Encoder(vocabulary, encoder.width, encoder.segments, place, blocks, first, last, encoder.dropout)
+    beside = None
+    if encoder.convolution is not None:
+        beside = Convolution(encoder.width, encoder.convolution, encoder.norm.eps, encoder.dropout)
+    return Encoder(vocabulary, encoder.width, encoder.segments, place, blocks, first, last, encoder.dropout, beside)
+
+
+def _relative_table(attention: spec.Disentangled, encoder: spec.Encoder) -> position.RelativeTable:
+    norm = nn.LayerNorm(encoder.width, encoder.norm.eps) if attention.table_norm else nn.Identity()
+    return position.RelativeTable(encoder.width, attention.max_distance, attention.buckets, norm, encoder.dropout)
 
 
 def build_head(encoder: spec.Encoder, module: Encoder) -> nn.Module:

@@ -25,10 +25,10 @@ def cost(encoder: Encoder, vocabulary: int, length: int, rate: float) -> Cost:
         head = build_head(encoder, module)
         predicted = max(1, int(rate * length + 0.5))
         with FlopCounterMode(display=False) as flops:
-            hidden = module(torch.zeros(1, length, dtype=torch.long))
-            head(hidden[0, :predicted])
+            states = module.states(torch.zeros(1, length, dtype=torch.long))
+            head(states, torch.arange(predicted))
     parameters = sum(p.numel() for m in (module, head) for p in m.parameters())
-    tables = [module.tokens, module.segments, module.position]
+    tables = [module.tokens, module.segments, module.position, getattr(head, "position", None)]
     embedding = sum(p.numel() for m in tables if m is not None for p in m.parameters())
     return Cost(parameters, embedding, 3 * flops.get_total_flops() / length)
 

@@ -1,15 +1,19 @@
 """The encoder: token ids in, hidden states out.
 
 Here: embedding, the stack of blocks, the last norm.  Elsewhere: position.py (where order enters), attention.py (how
-tokens mix), feed_forward.py, heads.py (logits), init.py (first values), build.py (spec to module).  This page names no
-variant.
+tokens mix), feed_forward.py, convolution.py (beside the first block), heads.py (logits), init.py (first values),
+build.py (spec to module).  This page names no variant.
 
 B batch, T tokens, D width, H heads, K width of a head, M predicted places, V vocabulary
 """
 
+from dataclasses import dataclass
+from functools import cached_property
+
 from torch import Tensor, nn
 
 from paribus.nn.block import Block
+from paribus.nn.convolution import Convolution
 from paribus.nn.position import Position
 
 
@@ -31,6 +35,7 @@ class Encoder(nn.Module):
         first_norm: nn.Module,
         last_norm: nn.Module,
         dropout: float,
+        convolution: Convolution | None = None,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
@@ -40,14 +45,39 @@ class Encoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(blocks)
         self.last_norm = last_norm
+        self.convolution = convolution
 
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None, padding_BT: Tensor | None = None) -> Tensor:
+        return self.states(tokens_BT, segments_BT, padding_BT).last_BTD
+
+    def states(
+        self, tokens_BT: Tensor, segments_BT: Tensor | None = None, padding_BT: Tensor | None = None
+    ) -> "States":
+        """The same before the last block, for heads that use that block in their own way."""
         x_BTD = self.tokens(tokens_BT)
         if self.segments is not None:
             one = segments_BT is None or self.segments.num_embeddings == 1
             x_BTD = x_BTD + (self.segments.weight[0] if one else self.segments(segments_BT))
-        x_BTD = self.dropout(self.first_norm(self.position.embed(x_BTD)))
-        for block in self.blocks:
+        embedded_BTD = x_BTD = self.dropout(self.first_norm(self.position.embed(x_BTD)))
+        *blocks, last = self.blocks
+        for layer, block in enumerate(blocks):
             x_BTD = block(x_BTD, padding_BT)
-        hidden_BTD: Tensor = self.last_norm(x_BTD)
+            if layer == 0 and self.convolution is not None:
+                x_BTD = self.convolution(embedded_BTD, x_BTD, padding_BT)
+        return States(x_BTD, padding_BT, last, self.last_norm)
+
+
+@dataclass
+class States:
+    """What enters the last block, that block and the norm after it."""
+
+    before_BTD: Tensor
+    padding_BT: Tensor | None
+    last_block: nn.Module
+    last_norm: nn.Module
+
+    @cached_property
+    def last_BTD(self) -> Tensor:
+        """The encoder's hidden states. Computed when asked for, once."""
+        hidden_BTD: Tensor = self.last_norm(self.last_block(self.before_BTD, self.padding_BT))
         return hidden_BTD

@@ -4,11 +4,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paribus.nn.encoder import States
+from paribus.nn.position import AbsolutePosition
+
 
 class MlmHead(nn.Module):
     """Linear, GELU, norm, then the transposed token embedding and a free bias. Devlin et al. 2019, reference code.
 
-    `hidden_MD` are the hidden states at the predicted places; returns logits (M, V).
+    `places_M` are the predicted places, as indices in the flattened (B*T); returns logits (M, V).
     """
 
     def __init__(self, embedding: nn.Embedding, width: int, eps: float) -> None:
@@ -18,8 +21,33 @@ class MlmHead(nn.Module):
         self.norm = nn.LayerNorm(width, eps)
         self.bias = nn.Parameter(torch.empty(embedding.num_embeddings))
 
-    def forward(self, hidden_MD: Tensor) -> Tensor:
+    def forward(self, states: States, places_M: Tensor) -> Tensor:
+        hidden_MD = self.decode(states).flatten(0, 1)[places_M]
         return F.linear(self.norm(F.gelu(self.dense(hidden_MD))), self._embedding[0].weight, self.bias)
+
+    def decode(self, states: States) -> Tensor:
+        """The hidden states that are predicted from, (B, T, D)."""
+        return states.last_BTD
+
+
+class EnhancedMaskDecoder(MlmHead):
+    """The last block again, `steps` times, on queries that know their absolute place; keys and values do not.
+
+    He et al. 2020, arXiv:2006.03654, section 3.2; reference code, masked_language_model.py. The ordinary output of the
+    last block plays no part, so the block is trained through the decoder alone.
+    """
+
+    def __init__(self, embedding: nn.Embedding, width: int, eps: float, steps: int, max_length: int) -> None:
+        super().__init__(embedding, width, eps)
+        self.position = AbsolutePosition(max_length, width)
+        self.steps = steps
+
+    def decode(self, states: States) -> Tensor:
+        x_BTD = self.position.embed(states.before_BTD)
+        for _ in range(self.steps):
+            x_BTD = states.last_block(x_BTD, states.padding_BT, states.before_BTD)
+        hidden_BTD: Tensor = states.last_norm(x_BTD)
+        return hidden_BTD
 
 
 class PooledHead(nn.Module):

@@ -1,11 +1,17 @@
-"""Where word order enters: three hooks, each the identity unless a variant overrides it."""
+"""Where word order enters: three hooks, each the identity unless a variant overrides it, and a relative table."""
+
+import math
 
 import torch
 from torch import Tensor, nn
 
 
 class Position(nn.Module):
-    """Override the place(s) where order enters."""
+    """Override the place(s) where order enters. `relative` is the table of an attention that reads one."""
+
+    def __init__(self, relative: "RelativeTable | None" = None) -> None:
+        super().__init__()
+        self.relative = relative
 
     def embed(self, x_BTD: Tensor) -> Tensor:
         """On the embeddings, once."""
@@ -81,3 +87,38 @@ class AlibiPosition(Position):
         place_T = torch.arange(length, device=device)
         distance_TT = (place_T[None, :] - place_T[:, None]).abs()
         return -torch.tensor(self.slopes, device=device)[:, None, None] * distance_TT
+
+
+def relative_row(distance: int, max_distance: int, buckets: int | None) -> int:
+    """The table row of a query `distance` places after its key: 0 to 2k - 1, and k where they are the same place.
+
+    k is max_distance: He et al. 2020, arXiv:2006.03654, equation 3. With buckets k is their number, and distances
+    above half of it grow with the logarithm up to max_distance - 1: reference code, make_log_bucket_position.
+    """
+    half, size = buckets or max_distance, abs(distance)
+    if buckets and (size := min(size, max_distance - 1)) > (linear := buckets // 2):
+        size = linear + math.ceil(math.log(size / linear) / math.log((max_distance - 1) / linear) * (linear - 1))
+    return min(max(half + (size if distance > 0 else -size), 0), 2 * half - 1)
+
+
+class RelativeTable(nn.Module):
+    """A vector for each relative position, shared by all layers. He et al. 2020, arXiv:2006.03654, section 3.1."""
+
+    def __init__(self, width: int, max_distance: int, buckets: int | None, norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(2 * (buckets or max_distance), width))
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+        self.max_distance = max_distance
+        reach = range(-max_distance, max_distance + 1)
+        self._rows = [relative_row(distance, max_distance, buckets) for distance in reach]
+        self.register_buffer("_row_of", torch.tensor(self._rows), persistent=False)
+
+    def forward(self, length: int) -> tuple[Tensor, Tensor]:
+        """The vectors (R, D) that rows of `length` tokens need, and which of them query i has for key j, (T, T)."""
+        farthest = min(length - 1, self.max_distance)
+        first, last = (self._rows[self.max_distance + distance] for distance in (-farthest, farthest))
+        place_T = torch.arange(length, device=self.table.device)
+        distance_TT = (place_T[:, None] - place_T[None, :]).clamp(-self.max_distance, self.max_distance)
+        index_TT = self.get_buffer("_row_of")[distance_TT + self.max_distance] - first
+        return self.dropout(self.norm(self.table[first : last + 1])), index_TT

@@ -31,12 +31,12 @@ class Mlm(Trained):
 
     def losses(self, micro: Micro) -> tuple[Tensor, Tensor | None]:
         """Summed token loss in nats, and summed sentence loss (None without a sentence objective)."""
-        hidden_BTD = self.encoder(micro.tokens_BT, micro.segments_BT, micro.padding_BT)
-        logits_MV = self.head(hidden_BTD.flatten(0, 1)[micro.places_M])
+        states = self.encoder.states(micro.tokens_BT, micro.segments_BT, micro.padding_BT)
+        logits_MV = self.head(states, micro.places_M)
         token_loss = F.cross_entropy(logits_MV.float(), micro.targets_M, reduction="sum")
         if self.sentence_head is None or micro.labels_B is None:
             return token_loss, None
-        logits_B2 = self.sentence_head(hidden_BTD)
+        logits_B2 = self.sentence_head(states.last_BTD)
         return token_loss, F.cross_entropy(logits_B2.float(), micro.labels_B, reduction="sum")
 
     def training_step(self, step: Step, _: int) -> None:

@@ -39,7 +39,7 @@ class Alibi(Position):
 
 
 class Unordered(Position):
-    """No order at all: the control."""
+    """No order from here: the control, or where the attention brings positions of its own."""
 
     kind: Literal["unordered"] = "unordered"
 
@@ -54,6 +54,43 @@ class FullAttention(Attention):
     kind: Literal["full"] = "full"
     dropout: float = Field(0.1, ge=0, lt=1)
     """On the attention probabilities."""
+
+
+class Disentangled(Attention):
+    """Scores from contents and relative positions apart. He et al. 2020, arXiv:2006.03654, section 3.1.
+
+    (q_c k_c + [c2p] q_c k_r + [p2c] k_c q_r) / sqrt(K x (1 + terms)), terms the number that is on: the paper does not
+    say how it scaled its ablations, the reference code does it so. k_r and q_r are projections of one table of relative
+    positions that all layers share. All projections are linear with a bias, as in v2 and v3 (v1 has none for keys).
+    With both terms off there is no table, and this is full attention.
+    """
+
+    kind: Literal["disentangled"] = "disentangled"
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """On the attention probabilities. On the table acts the encoder's own dropout, anew in every layer."""
+    c2p: bool = True
+    """Content to position: what the query holds against where the key is."""
+    p2c: bool = True
+    """Position to content: where the query is against what the key holds."""
+    max_distance: int = Field(512, ge=1)
+    """The paper's k: distances beyond are treated as this one."""
+    buckets: int | None = Field(None, ge=2)
+    """Rows of the table to each side: up to half as many places each distance has its own, beyond they grow with the
+    logarithm (v2, v3: 256). Null gives every distance a row of its own (v1). Reference code, position_buckets."""
+    share_projections: bool = False
+    """Project the table by the content's own query and key projections (v2, v3: share_att_key)."""
+    table_norm: bool = False
+    """LayerNorm on the table (v2, v3: norm_rel_ebd)."""
+    p2c_index: Literal["code", "paper"] = "code"
+    """Row of q_r for query i and key j: of i - j (`code`, both reference codes) or of j - i (`paper`, equation 4)."""
+
+    @model_validator(mode="after")
+    def _buckets(self) -> "Disentangled":
+        if self.buckets is not None and (self.buckets % 2 or self.buckets > self.max_distance):
+            raise ValueError(
+                f"buckets must be even and at most max_distance, found {self.buckets} and {self.max_distance}"
+            )
+        return self
 
 
 class Norm(Slot):
@@ -102,6 +139,19 @@ class BertHead(Head):
     kind: Literal["bert"] = "bert"
 
 
+class EnhancedMaskDecoder(Head):
+    """BERT's head on the last layer run `steps` times with absolute positions in the query, the only ones there are.
+
+    He et al. 2020, arXiv:2006.03654, section 3.2; reference code (masked_language_model.py): keys and values stay the
+    output of the last layer but one, the weights are those of the last layer. Fine-tuning reads that layer as it is.
+    """
+
+    kind: Literal["emd"] = "emd"
+    steps: int = Field(2, ge=1)
+    max_length: int = Field(512, ge=1)
+    """Rows of the table of absolute positions."""
+
+
 class Encoder(Spec):
     """A Transformer encoder."""
 
@@ -113,6 +163,9 @@ class Encoder(Spec):
     norm: Norm
     feed_forward: FeedForward
     head: Head = BertHead()
+    convolution: int | None = Field(None, ge=1)
+    """Kernel of a convolution over the embeddings, added to the first layer's output; null leaves it out.
+    He et al. 2020, arXiv:2006.03654, table 13; DeBERTa v2 xlarge: 3."""
     segments: int = Field(2, ge=0, le=2)
     """Rows of the segment (token type) table; 0 leaves it out."""
     dropout: float = Field(0.1, ge=0, lt=1)
@@ -124,4 +177,30 @@ class Encoder(Spec):
     def _heads(self) -> "Encoder":
         if self.width % self.heads:
             raise ValueError(f"width must be a multiple of heads, found width {self.width} and heads {self.heads}")
+        return self
+
+    @model_validator(mode="after")
+    def _convolution(self) -> "Encoder":
+        if self.convolution is not None and (self.convolution % 2 == 0 or self.layers < 2):
+            raise ValueError(
+                "convolution must be odd and needs layers of at least 2, "
+                f"found convolution {self.convolution} and layers {self.layers}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _mask_decoder(self) -> "Encoder":
+        if isinstance(self.head, EnhancedMaskDecoder):
+            if not isinstance(self.attention, Disentangled) or not (self.attention.c2p or self.attention.p2c):
+                raise ValueError(
+                    "head 'emd' needs relative attention, {kind: disentangled} with c2p or p2c, "
+                    f"found attention {self.attention.model_dump()}"
+                )
+            if isinstance(self.position, Absolute):
+                raise ValueError(
+                    "head 'emd' brings the absolute positions, so the input takes none: "
+                    "position must be {kind: unordered}, found 'absolute'"
+                )
+            if self.layers < 2:
+                raise ValueError(f"head 'emd' needs layers of at least 2, found {self.layers}")
         return self

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paribus.spec.base import Spec
 from paribus.spec.data import Corpus, Packing, SegmentPairs, Tokenizer
-from paribus.spec.model import Absolute, Encoder
+from paribus.spec.model import Absolute, Encoder, EnhancedMaskDecoder
 from paribus.spec.objective import Mlm, Objective
 from paribus.spec.optim import Budget, Optimizer, Schedule
 from paribus.spec.task import FineTuning, Task
@@ -52,6 +52,12 @@ class Run(Spec):
                         f"{name}.length must be at most encoder.position.max_length, "
                         f"found {length} and {position.max_length}"
                     )
+        head = self.encoder.head
+        if isinstance(head, EnhancedMaskDecoder) and self.packing.length > head.max_length:
+            raise ValueError(
+                "packing.length must be at most encoder.head.max_length, "
+                f"found {self.packing.length} and {head.max_length}"
+            )
         if self.budget.batch_tokens < self.packing.length:
             raise ValueError(
                 "budget.batch_tokens must be at least packing.length, so that every step has a row, "
