@@ -24,6 +24,8 @@ FACTORS = sorted(path.stem for path in (ROOT / "ablations").glob("*.yaml"))
 CPU = Runtime(device="cpu")
 UNTIL_PRETRAINED = ("corpus", "vocabulary", "pack", "pretrain")
 
+SMALLER = {"batch-size": {"budget.batch_tokens": 192}}  # of which the largest level, 32 times as much, is one step
+
 Fingerprint = Callable[..., list[float]]
 
 
@@ -54,7 +56,8 @@ def project(documents: list[Document], tmp_path_factory: pytest.TempPathFactory)
 
 
 def planned(project: Project, factor: str, **overrides: object) -> Plan:
-    return plan(project, f"alive-{factor}", "six-steps", 1, {k.replace("__", "."): v for k, v in overrides.items()})
+    changes = {**SMALLER.get(factor, {}), **{k.replace("__", "."): v for k, v in overrides.items()}}
+    return plan(project, f"alive-{factor}", "six-steps", 1, changes)
 
 
 @pytest.fixture(scope="module")

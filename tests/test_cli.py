@@ -176,6 +176,19 @@ def test_plan_why_says_what_changed(paribus: Paribus, store: Store) -> None:
     ]
 
 
+def test_plan_and_status_show_the_trials_of_each_arm_and_what_is_known_after_tuning(
+    paribus: Paribus, store: Store
+) -> None:
+    argv = ["batch-size", "--scale", "debug", "--seeds", "2"]
+    told = json.loads(paribus("plan", *argv, "--json")[0])
+    assert (told["runs"], len(told["keys"])) == (0, 9)
+    assert [arm["tuning"]["trials"] for arm in told["arms"]] == [{"asked": 6, "known": 3, "done": 0}] * 3
+    out, _ = paribus("plan", *argv)
+    assert "not counted: 9 trials that earlier ones will suggest, and 6 runs after tuning" in out
+    assert "9 runs queued; 6 more after tuning" in paribus("queue", *argv)[1]
+    assert "bsz-8k lr=0.0269" in paribus("status")[0]
+
+
 # --- queue, status, cancel, retry, logs ---
 
 

@@ -173,3 +173,17 @@ def test_interrupting_paribus_run_puts_its_run_back_and_leaves_no_worker(tmp_pat
     paribus(tmp_path, "run", *LONG)
     assert max(resumed(tmp_path)) > 0
     assert results(tmp_path) == results(undisturbed)
+
+
+def test_a_tuned_experiment_killed_in_a_trial_gives_the_same_bits_as_with_two_workers(tmp_path: Path) -> None:
+    argv = ["batch-size", "--scale", "debug", "--seeds", "1"]
+    killed, two = tmp_path / "killed", tmp_path / "two"
+    process = start(killed, "run", *argv)
+    wait_for(lambda: len(list((killed / "stages").glob("evaluate-*"))) == 2, process)
+    worker(process).kill()
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    table, _ = paribus(two, "run", *argv, "--workers", "2")
+    assert "3 of 3 runs are done" in table
+    assert len(list((two / "stages").glob("suggest-*"))) == 9 and len(list((two / "stages").glob("pretrain-*"))) >= 18
+    assert results(killed) == results(two)

@@ -41,6 +41,9 @@ Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value for ev
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Micro = Annotated[
+    int | None, typer.Option(min=1, help="Rows on the device at once; default: 64k tokens of them. Gradients add up.")
+]
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
@@ -75,7 +78,7 @@ def _plan(project: "Project", name: str, scale: str, seeds: int | None, sets: It
     from paribus.plan.plan import plan
     from paribus.spec.load import parse_override
 
-    return plan(project, name, scale, seeds, dict(parse_override(text) for text in sets or ()))
+    return plan(project, name, scale, seeds, dict(parse_override(text) for text in sets or ()), _store(project))
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -224,7 +227,8 @@ def plan(
     missing = [stage for stage in found.stages() if stage.key not in done]
     if as_json:
         keys = [
-            {"run": r.key, "arm": r.arm.label, "seed": r.seed, "stages": [s.key for s in r.stages]} for r in found.runs
+            {"run": r.key, "arm": r.arm.label, "seed": r.seed, "stages": [s.key for s in r.stages]}
+            for r in [*found.trials, *found.runs]
         ]
         views.show_json({**views.plan_summary(found, done, costs), "keys": keys})
     else:
@@ -346,16 +350,21 @@ def _enqueue(found: "Plan", store: "Store", priority: int = 0, again: bool = Fal
     """Queue what is missing; `again`: also what failed or was cancelled before (what diverged would diverge again)."""
     from paribus.jobs.queue import Queue
     from paribus.jobs.runs import remember
+    from paribus.jobs.tuning import write_tuning
 
     queue = Queue(store, found.name)
     remember(store, found)
+    runs = [*found.trials, *found.runs]
     if again:
-        keys = {run.key for run in found.runs}
+        keys = {run.key for run in runs}
         queue.retry(e.run for e in queue.entries() if e.run in keys and e.status in ("failed", "cancelled"))
-    counts = queue.add(found.runs, priority)
+    for tuning in found.tunings:
+        write_tuning(store, found.name, tuning, found.seeds, priority)
+    counts = queue.add(runs, priority)
     queued = counts.pop("queued", 0)
     others = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-    print(f"{found.name}: {queued} runs queued" + (f", {others} already" if others else ""), file=sys.stderr)
+    later = f"; {found.seeds * len(found.untuned)} more after tuning" if found.untuned else ""
+    print(f"{found.name}: {queued} runs queued" + (f", {others} already" if others else "") + later, file=sys.stderr)
 
 
 @app.command()
@@ -367,18 +376,23 @@ def work(
         int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    micro_batch_rows: Micro = None,
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
     from paribus.jobs.queue import Queue
+    from paribus.jobs.tuning import advance
     from paribus.spec.run import Runtime
 
     project = _project()
     store = _store(project)
     store.prepare()
-    runtime = Runtime(device=device, threads=threads, checkpoint_seconds=checkpoint_seconds)
+    runtime = Runtime(
+        device=device, threads=threads, checkpoint_seconds=checkpoint_seconds, micro_batch_rows=micro_batch_rows
+    )
     names = _names(store, queues)
     for name in names:
         Queue(store, name).reap()
+        advance(store, Queue(store, name))
     if not any(entry.status == "waiting" for _, entry in _entries(store, names)):
         print("no run is waiting", file=sys.stderr)
         return
@@ -415,7 +429,7 @@ def _queued_plans(project: "Project", store: "Store", names: Iterable[str]) -> "
         experiment, _, scale = name.rpartition("@")
         for told in asked(store, name):
             try:
-                found.append(plan(project, experiment, scale, told["seeds"], told["overrides"]))
+                found.append(plan(project, experiment, scale, told["seeds"], told["overrides"], store))
             except ParibusError as error:
                 print(f"{name} is not mirrored: {error}", file=sys.stderr)
     return found
@@ -424,6 +438,7 @@ def _queued_plans(project: "Project", store: "Store", names: Iterable[str]) -> "
 def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
     """Exit code 1 when a run did not get to its end, with the reasons."""
     bad = [(name, e) for name, e in entries if e.status in ("failed", "diverged", "waiting", "lost")]
+    bad = [(name, e) for name, e in bad if not (e.trial and e.status == "diverged")]
     for name, entry in bad:
         print(
             f"{name} {entry.run} (arm {entry.arm}, seed {entry.seed}): {entry.status} {entry.reason or ''}",
@@ -461,8 +476,10 @@ class _Mirroring:
             self._sync()
 
     def _sync(self) -> None:
+        from paribus.plan.plan import again
+
         for plan in self._plans:
-            outage = _mirror(self._project, self._store, plan)
+            outage = _mirror(self._project, self._store, again(plan, self._project, self._store))
             if outage and outage != self._outage:
                 print(f"mlflow: {outage}; `paribus sync` will catch up", file=sys.stderr)
             self._outage = outage
@@ -488,8 +505,10 @@ def run(
         int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    micro_batch_rows: Micro = None,
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
+    from paribus.plan.plan import again
     from paribus.spec.run import Runtime
 
     project = _project()
@@ -497,11 +516,14 @@ def run(
     found = _plan(project, experiment, scale, seeds, sets)
     store.prepare()
     done = store.keys()
-    if any(stage.key not in done for stage in found.stages()):
+    if found.untuned or any(stage.key not in done for stage in found.stages()):
         _enqueue(found, store, again=True)
-        runtime = Runtime(device=device, threads=threads, checkpoint_seconds=checkpoint_seconds)
+        runtime = Runtime(
+            device=device, threads=threads, checkpoint_seconds=checkpoint_seconds, micro_batch_rows=micro_batch_rows
+        )
         _work(project, store, [found.name], workers, runtime, _queued_plans(project, store, [found.name]))
-        keys = {run.key for run in found.runs}
+        found = again(found, project, store)
+        keys = {run.key for run in [*found.trials, *found.runs]}
         entries = [(name, entry) for name, entry in _entries(store, [found.name]) if entry.run in keys]
         if {entry.status for _, entry in entries} == {"failed"} and len({entry.reason for _, entry in entries}) == 1:
             raise ParibusError(entries[0][1].reason)

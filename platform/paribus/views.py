@@ -13,6 +13,7 @@ from rich.table import Table
 
 from paribus.plan.estimate import Cost, Estimate, cost_key
 from paribus.plan.plan import Plan
+from paribus.plan.tuning import ends
 from paribus.store.store import Store
 
 # Where nobody looks, lines are as wide as a log takes them.
@@ -47,7 +48,7 @@ def quantity(value: float) -> str:
 
 def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str, Any]:
     """A plan in numbers, as `paribus plan --json` prints it."""
-    asked = Counter(stage.kind for run in plan.runs for stage in run.stages)
+    asked = Counter(stage.kind for run in [*plan.trials, *plan.runs] for stage in run.stages)
     distinct = Counter(stage.kind for stage in plan.stages())
     finished = Counter(stage.kind for stage in plan.stages() if stage.key in done)
     arms = []
@@ -67,6 +68,11 @@ def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str
                 "train_flops": cost.train_flops_a_token * budget.train_tokens if cost else None,
             }
         )
+    for told, tuning in zip(arms, plan.tunings, strict=False):
+        trials = {"asked": tuning.tune.trials, "known": len(tuning.trials), "done": tuning.done}
+        tried = [{"value": trial.value, "loss": trial.loss} for trial in tuning.trials]
+        best = tuning.best.value if tuning.best else None
+        told["tuning"] = {"path": tuning.tune.path, "trials": trials, "tried": tried, "chosen": best}
     stages = {
         kind: {"asked": asked[kind], "distinct": distinct[kind], "done": finished[kind]}
         for kind in KINDS
@@ -93,6 +99,9 @@ def show_plan(plan: Plan, done: set[str], costs: dict[str, Cost], left: Estimate
         )
     console.print(arms)
     print("* baseline; embedding: of the parameters, those of the token, segment and position tables\n")
+    if plan.tunings:
+        console.print(_tunings(plan))
+        console.print("")
     stages = grid("stage", "asked for#", "shared#", "done#", "to do#")
     for kind, count in summary["stages"].items():
         shared, todo = count["asked"] - count["distinct"], count["distinct"] - count["done"]
@@ -105,8 +114,23 @@ def show_plan(plan: Plan, done: set[str], costs: dict[str, Cost], left: Estimate
         console.print(
             f"\nleft to do: about {duration(left.seconds)} of one worker ({basis}), {quantity(left.bytes)}B on disk"
         )
-    else:
+    elif not plan.untuned:
         console.print("\nnothing left to do")
+    if plan.untuned:
+        trials = sum(tuning.tune.trials - len(tuning.trials) for tuning in plan.tunings)
+        runs = plan.seeds * len(plan.untuned)
+        console.print(f"not counted: {trials} trials that earlier ones will suggest, and {runs} runs after tuning")
+
+
+def _tunings(plan: Plan) -> Table:
+    """How far the tuning of each arm is, and what it chose."""
+    found = grid("arm", "tuned", "from#", "to#", "trials#", "done#", "chosen#", "validation loss#")
+    for tuning in plan.tunings:
+        best, (low, high) = tuning.best, ends(tuning.tune)
+        chosen = (f"{best.value:g}", f"{best.loss:.3f}") if best else ("after tuning", "")
+        counts = str(tuning.tune.trials), str(tuning.done)
+        found.add_row(tuning.arm.label, tuning.tune.path, f"{low:g}", f"{high:g}", *counts, *chosen)
+    return found
 
 
 def show_json(data: Any) -> None:

@@ -67,3 +67,9 @@ def test_seeds_and_epochs_have_orders_of_their_own(other: dict[str, int]) -> Non
 def test_the_order_depends_on_the_number_of_rows_and_not_on_the_batch_size() -> None:
     lengths = np.full(50, 10, dtype=np.int32)
     assert until(Batches(lengths, 500, 0), 2)[0] == until(Batches(lengths, 100, 0), 10)[0]
+
+
+@given(LENGTHS, st.integers(LONGEST, 40), st.sampled_from([8, 32]), st.integers(0, 5))
+def test_a_batch_k_times_as_large_sees_the_rows_of_k_steps(lengths: np.ndarray, batch: int, k: int, seed: int) -> None:
+    small, large = Batches(lengths, batch, seed), Batches(lengths, k * batch, seed)
+    assert until(small, 2 * k) == until(large, 2)

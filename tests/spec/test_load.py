@@ -114,3 +114,28 @@ def test_a_patch_is_left_as_it_was_when_a_later_one_sets_something_inside_it() -
     apply(data, {"fruit.weight": 2}, "second")
     assert data == {"fruit": {"kind": "apple", "weight": 2}}
     assert first == {"fruit": {"kind": "apple", "weight": 1}}
+
+
+def test_a_relative_value_multiplies_what_is_there_and_whole_numbers_stay_whole() -> None:
+    data: dict[str, Any] = {"budget": {"tokens": 96, "name": "b", "on": True}, "lr": 0.004}
+    patch = {"budget.tokens": {"times": 8}, "lr": {"times": 2.83}}
+    apply(data, patch, "here")
+    assert data["budget"]["tokens"] == 768 and isinstance(data["budget"]["tokens"], int)
+    assert data["lr"] == 0.01132
+    apply(data, {"budget.tokens": {"times": 0.25}}, "here")
+    assert data["budget"]["tokens"] == 192 and patch["lr"] == {"times": 2.83}
+
+
+@pytest.mark.parametrize(
+    ("patch", "expected"),
+    [
+        ({"budget.tokens": {"times": 0.3}}, "here: budget.tokens: found {times: 0.3}, but 0.3 x 96 is no whole number"),
+        ({"budget.name": {"times": 2}}, 'here: budget.name: found {times: 2}, but "b" is no number'),
+        ({"budget.on": {"times": 2}}, "here: budget.on: found {times: 2}, but true is no number"),
+        ({"budget.tokens": {"times": 0}}, "here: budget.tokens: times: found 0, but input should be greater than 0"),
+    ],
+)
+def test_a_relative_value_that_cannot_be_is_refused(patch: dict[str, Any], expected: str) -> None:
+    with pytest.raises(SpecError) as error:
+        apply({"budget": {"tokens": 96, "name": "b", "on": True}}, patch, "here")
+    assert str(error.value) == expected

@@ -32,6 +32,16 @@ levels: {masking-rate: ["15", "40"]}
 seeds: 2
 tasks: [casing]
 """,
+    "experiments/sizes.yaml": """
+question: Do fewer, larger steps help?
+expect: a little
+reproduces: roberta-table3
+base: bert-relative
+factors: [batch-size]
+levels: {batch-size: [bsz-256, bsz-2k]}
+seeds: 2
+tune: {path: optimizer.lr, low: {times: 0.5}, high: {times: 4}, trials: 3}
+""",
     "experiments/scales/mini.yaml": """
 note: for tests
 set:
@@ -103,7 +113,7 @@ def _fill(
     diverged: Collection[str] = (),
 ) -> None:
     """Finish every stage of `plan` but those with a key in `missing`; those in `diverged` end so."""
-    for run in plan.runs:
+    for run in [*plan.trials, *plan.runs]:
         for stage in run.stages:
             if stage.key in missing or store.has(stage.key):
                 continue

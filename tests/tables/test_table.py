@@ -214,3 +214,55 @@ def test_provenance_names_every_run_and_its_state(planned: Plan, store: Store, p
     assert (told["experiment"], told["scale"], told["paper"]) == ("masks", "mini", "roberta-table1")
     assert [run["run"] for run in told["runs"]] == [run.key for run in planned.runs]
     assert {run["state"] for run in told["runs"]} == {"done"}
+
+
+# --- settings and tuning ---
+
+
+def test_numbers_in_which_arms_differ_are_columns(project: Project, store: Store, fill: Fill) -> None:
+    fill(store, plan(project, "plain", "mini"))
+    (table,) = tables_for(project, store, "plain", "mini")
+    assert [column.key for column in table.columns][:2] == ["objective.rate", "mlm.loss"]
+    assert [cell(table, row, "objective.rate").value for row in ("15", "40")] == [0.15, 0.4]
+    assert cells(table, "unigram")["objective.rate"] is None and cell(table, "unigram", "mlm.loss").value == 6.0
+
+
+def test_two_settings_that_end_alike_are_called_by_their_paths(project: Project, store: Store, planned: Plan) -> None:
+    same, other = planned.arms
+    run = other.run
+    changed = run.model_copy(
+        update={
+            "encoder": run.encoder.model_copy(update={"dropout": 0.2}),
+            "finetuning": run.finetuning.model_copy(update={"dropout": 0.3}),
+        }
+    )
+    table = experiment_table(replace(planned, arms=[same, replace(other, run=changed)]), store)
+    assert [column.label for column in table.columns][:2] == ["encoder.dropout", "finetuning.dropout"]
+
+
+def test_a_tuned_table_shows_the_papers_columns_of_each_arm(project: Project, store: Store, fill: Fill) -> None:
+    for _ in range(2):  # the trials, then the runs they make known
+        fill(store, plan(project, "sizes", "mini", results=store))
+    (table,) = tables_for(project, store, "sizes", "mini")
+    assert [column.label for column in table.columns if not column.published][:3] == ["batch_tokens", "steps", "lr"]
+    given = ("budget.batch_tokens", "budget.steps", "optimizer.lr")
+    assert [cell(table, "bsz-256", path).value for path in given] == [1024, 64, 8.41e-05]
+    assert [cell(table, "bsz-2k", path).value for path in given] == [8192, 8, 0.000237]
+    assert cell(table, "bsz-2k", "steps").value == 125000  # the paper's own
+    assert "4 of 4 runs are done (seeds asked: 2)." in table.notes
+    assert len(cell(table, "bsz-2k", "mlm.loss").samples) == 2
+    about = [note for note in table.notes if note.startswith("optimizer.lr")]
+    assert about[0].startswith("optimizer.lr is each arm's own best of 3 trials by loss on validation documents, at")
+    assert about[1] == (
+        "optimizer.lr of bsz-256: 8.41e-05; tried 8.41e-05, 0.000141, 0.000238. "
+        "None was tried beyond it, so a better one may lie there."
+    )
+
+
+def test_an_arm_whose_tuning_goes_on_says_so(project: Project, store: Store, fill: Fill) -> None:
+    found = plan(project, "sizes", "mini", results=store)
+    fill(store, found, missing=[key for run in found.trials[-2:] for key in keys(run, "evaluate")])
+    (table,) = tables_for(project, store, "sizes", "mini")
+    assert cells(table, "bsz-2k")["optimizer.lr"] is None and cells(table, "bsz-2k")["mlm.loss"] is None
+    assert "0 of 4 runs are done (seeds asked: 2); bsz-2k: 2 untuned; bsz-256: 2 missing." in table.notes
+    assert "optimizer.lr of bsz-2k: none yet, 1 of 3 trials done; tried 0.000399." in table.notes

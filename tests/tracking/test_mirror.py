@@ -86,7 +86,8 @@ def finish(store: Store, stage: Stage, scale: float = 1.0, outcome: str = "done"
             for metric in stage.spec.task.metrics:
                 work.row(metric, SCORES[stage.spec.lr] + stage.spec.restart / 8, split=split, n=100)
     else:
-        work.row("loss", 5.25, split="test", n=100)
+        for split in ("test", "validation"):
+            work.row("loss", 5.25, split=split, n=100)
     code: dict[str, Any] = {"paribus": "1.2", "commit": "abc", "dirty": True, "diff": "- old\n+ new\n"}
     code |= {"python": "3.11", "packages": {"torch": "2.13"}}
     work.commit(store.record_provenance(code), outcome)
@@ -396,3 +397,39 @@ def answers(url: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def test_trials_are_mirrored_as_arms_of_their_own_that_say_so_and_stay_when_their_arm_is_tuned(store: Store) -> None:
+    def look() -> Plan:
+        return plan(find(ROOT), "batch-size", "debug", seeds=1, results=store)
+
+    found = look()
+    trial = found.trials[0]
+    for stage in trial.stages:
+        if stage.kind in OWN:
+            finish(store, stage)
+    before = {entry.id: entry for entry in Wanted(found, store).entries() if entry.source}
+    assert [entry.name for entry in before.values()] == [
+        "bsz-256 lr=0.00283", "bsz-256 lr=0.00283 seed 1000", "pretrain", "evaluate"
+    ]  # fmt: skip
+    assert [entry.read().tags.get("paribus.trial") for entry in before.values()] == [None, "true", "true", "true"]
+    while (now := look()).untuned:
+        for run in now.trials:
+            finish_trial(store, run)
+        for tuning in now.tunings:
+            if tuning.suggestion and not store.has(tuning.suggestion.key):
+                work = begin(store, tuning.suggestion, 0)
+                work.row("suggestion", 0.004 + 0.001 * len(tuning.trials))
+                work.commit("-")
+                work.__exit__(None, None, None)
+    assert before.keys() <= {entry.id for entry in Wanted(now, store).entries()}
+
+
+def finish_trial(store: Store, run: PlannedRun) -> None:
+    for kind in ("pretrain", "evaluate"):
+        stage = run.stage(kind)
+        if not store.has(stage.key):
+            work = begin(store, stage, 0)
+            work.row("loss", 5.0, split="validation")
+            work.commit("-")
+            work.__exit__(None, None, None)

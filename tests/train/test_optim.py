@@ -10,7 +10,7 @@ from torch import nn
 
 from paribus.nn.build import build_encoder
 from paribus.spec import model as spec
-from paribus.spec.optim import AdamW, Constant, Linear, Optimizer
+from paribus.spec.optim import AdamW, Budget, Constant, Linear, Optimizer
 from paribus.train.optim import lr_factor, make_optimizer, make_schedule
 
 
@@ -85,3 +85,16 @@ def test_the_schedule_has_no_jump_and_spends_half_of_its_peak(warmup: float, ste
     assert all(abs(a - b) <= slope + 1e-9 for a, b in zip(rates, rates[1:], strict=False))
     if warmup == 0:
         assert sum(rates) == pytest.approx(steps / 2)
+
+
+@pytest.mark.parametrize("batch_tokens", [1024, 8192, 32768])
+def test_warm_up_and_decay_follow_the_steps_of_the_batch_size(batch_tokens: int) -> None:
+    budget = Budget(train_tokens=2**20, batch_tokens=batch_tokens)
+    optimizer = make_optimizer(AdamW(lr=1.0), Scalar(0.0))
+    schedule = make_schedule(Linear(warmup=0.1), optimizer, budget.steps)
+    for step in range(budget.steps):
+        share = (step + 0.5) / budget.steps
+        expected = share / 0.1 if share < 0.1 else (1 - share) / 0.9
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+        optimizer.step()
+        schedule.step()

@@ -54,6 +54,8 @@ class Entry:
     started: float | None
     """When that was."""
     finished: float | None
+    trial: bool
+    """Whether it tunes; then to diverge is an answer, no failure."""
 
 
 class Queue:
@@ -92,7 +94,7 @@ class Queue:
                 write_run(self._store, self.name, run)
                 status = known.get(run.key)
                 if status is None or (status == "done" and any(stage.key not in finished for stage in run.stages)):
-                    self._enqueue(run.key, run.arm.label, run.seed, priority)
+                    self._enqueue(run.key, run.arm.label, run.seed, run.trial, priority)
                     known[run.key] = "waiting"
                     counts["queued"] += 1
                 else:
@@ -120,7 +122,7 @@ class Queue:
             chosen = [trial for trial in self._latest(runs).values() if self._status(trial) in RETRYABLE]
             for trial in chosen:
                 told = trial.user_attrs
-                self._enqueue(told["run"], told["arm"], told["seed"], told["priority"], told["attempt"])
+                self._enqueue(*(told[key] for key in ("run", "arm", "seed", "trial", "priority", "attempt")))
         return len(chosen)
 
     def entries(self) -> list[Entry]:
@@ -136,6 +138,7 @@ class Queue:
                 worker=trial.user_attrs.get("worker"),
                 started=_seconds(trial.datetime_start),
                 finished=_seconds(trial.datetime_complete),
+                trial=trial.user_attrs["trial"],
             )
             for run, trial in self._latest().items()
         ]
@@ -198,8 +201,8 @@ class Queue:
 
     # --- how a run is a trial ---
 
-    def _enqueue(self, run: str, arm: str, seed: int, priority: int, attempt: int = 0) -> None:
-        told = {"run": run, "arm": arm, "seed": seed, "priority": priority, "attempt": attempt}
+    def _enqueue(self, run: str, arm: str, seed: int, trial: bool, priority: int, attempt: int = 0) -> None:
+        told = {"run": run, "arm": arm, "seed": seed, "trial": trial, "priority": priority, "attempt": attempt}
         self._study.enqueue_trial({"arm": arm, "seed": seed}, user_attrs=told)
 
     def _latest(self, runs: Iterable[str] | None = None) -> dict[str, FrozenTrial]:

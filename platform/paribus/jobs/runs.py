@@ -33,6 +33,8 @@ class QueuedRun:
     levels: Mapping[str, str]
     run: Run
     """Complete, with the seed."""
+    trial: bool = False
+    """Whether it tunes, so that no table reports it."""
 
     @property
     def seed(self) -> int:
@@ -63,6 +65,7 @@ def write_run(store: Store, queue: str, planned: PlannedRun) -> None:
         "queue": queue,
         "arm": planned.arm.label,
         "levels": dict(planned.arm.levels),
+        "trial": planned.trial,
         "run": {**planned.arm.run.model_dump(mode="json"), "seed": planned.seed},
     }
     text = json.dumps(content, indent=1)

@@ -16,7 +16,9 @@ from pathlib import Path
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingDiverged, execute
 from paribus.jobs.queue import Claim, Queue
+from paribus.jobs.tuning import advance
 from paribus.plan.stages import Stages
+from paribus.plan.tuning import validation_loss
 from paribus.project import Project, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
@@ -25,13 +27,20 @@ ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
 
 def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime) -> int:
-    """Take runs of the queues `names`, the first that has one each time, until none waits; returns how many."""
+    """Take runs of the queues `names`, the first that has one each time, until none waits; returns how many.
+
+    While trials that others work on may make more runs known, it waits for them.
+    """
     queues = [Queue(store, name) for name in names]
     taken = 0
     while True:
         for queue in queues:
             queue.reap()
+        more = [advance(store, queue) for queue in queues]
         claim = next((claim for queue in queues if (claim := queue.claim())), None)
+        if claim is None and any(more):
+            time.sleep(ASK_SECONDS)
+            continue
         if claim is None:
             if not any(entry.status == "waiting" for queue in queues for entry in queue.entries()):
                 return taken
@@ -76,8 +85,7 @@ def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None
         raise
     else:
         evaluate = next(stage for stage in stages if stage.kind == "evaluate")
-        losses = [r["value"] for r in store.rows(evaluate.key) if r["metric"] == "loss" and r["split"] == "validation"]
-        claim.done(losses[0])
+        claim.done(validation_loss(store.rows(evaluate.key)))
         print(f"{run.key}: done", file=sys.stderr)
 
 

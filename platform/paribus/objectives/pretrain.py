@@ -22,7 +22,7 @@ from paribus.train.checkpoint import Checkpoints, newest
 from paribus.train.fit import device, fit
 from paribus.train.watch import Diverged, Watch
 
-GPU_MICRO_TOKENS = 65536
+MICRO_TOKENS = 65536
 
 
 def pretrain(
@@ -38,9 +38,7 @@ def pretrain(
     rows = load(pack, "train")
     budget = spec.budget
     where = device(runtime)
-    micro_rows = runtime.micro_batch_rows or (
-        max(1, GPU_MICRO_TOKENS // rows.tokens.shape[1]) if where.type == "cuda" else None
-    )
+    micro_rows = runtime.micro_batch_rows or max(1, MICRO_TOKENS // rows.tokens.shape[1])
     steps = Steps(rows, spec, vocabulary, seed, micro_rows)
     module = Mlm(spec, vocabulary, seed)
     folder = work.scratch / "checkpoints"

@@ -9,7 +9,7 @@ from typing import Any
 from paribus.errors import SpecError
 from paribus.project import Project
 from paribus.spec.experiment import Experiment, Factor, Patch
-from paribus.spec.load import apply, build, suggest
+from paribus.spec.load import apply, build, is_relative, suggest
 from paribus.spec.run import Run
 
 
@@ -36,6 +36,8 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
                 raise SpecError(f"{where}: {what}.{factor}: not a factor of this experiment" + suggest(factor, factors))
     _refuse_overlapping_factors(factors, where)
     _refuse_overrides_of_factors(factors, {**experiment.set, **(overrides or {})}, where)
+    if experiment.tune:
+        _refuse_what_tuning_undoes(factors, {**experiment.set, **(overrides or {})}, experiment.tune.path, where)
 
     common = _common(project, experiment, scale, where)
     if overrides:
@@ -108,12 +110,27 @@ def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch
         if _overlap(path, "evaluation.tasks"):
             raise SpecError(f"{where}: cannot set {path}: name the tasks with `tasks: [...]` instead")
         for name, factor in factors.items():
-            for varied in _varied(factor):
+            for varied in _replaced(factor):
                 if _overlap(path, varied):
                     raise SpecError(
                         f"{where}: cannot set {path}: the factor {name} varies {varied}; "
                         f"choose its levels with `levels: {{{name}: [...]}}` instead"
                     )
+
+
+def _refuse_what_tuning_undoes(factors: Mapping[str, Factor], overrides: Patch, tuned: str, where: str) -> None:
+    for path in overrides:
+        if _overlap(path, tuned):
+            raise SpecError(f"{where}: cannot set {path}: tune.path {tuned} is chosen for each arm by trials")
+    for name, factor in factors.items():
+        for varied in _replaced(factor):
+            if _overlap(varied, tuned):
+                raise SpecError(f"{where}: tune.path: cannot tune {tuned}: the factor {name} varies {varied}")
+
+
+def _replaced(factor: Factor) -> set[str]:
+    """The paths that levels set to a value of their own; what they multiply may be set and tuned all the same."""
+    return {path for level in factor.levels.values() for path, value in level.items() if not is_relative(value)}
 
 
 def _combinations(

@@ -58,13 +58,8 @@ def estimate(
     plan: Plan, missing: Iterable[Stage], costs: Mapping[str, Cost], finished: Iterable[Mapping[str, Any]]
 ) -> Estimate:
     """The work left in `missing`. `costs` by `cost_key`, `finished` what stage.json files say."""
-    flops = {}
-    parameters = {}
-    for arm, run in {arm.label: arm.run for arm in plan.arms}.items():
-        cost = costs.get(cost_key(run))
-        if cost:
-            flops[arm], parameters[arm] = cost.train_flops_a_token, cost.parameters
-    arm_of = {stage.key: run.arm.label for run in plan.runs for stage in run.stages if stage.kind == "pretrain"}
+    arms = {run.arm.label: costs.get(cost_key(run.arm.run)) for run in [*plan.trials, *plan.runs]}
+    cost_of = {run.stage("pretrain").key: arms[run.arm.label] for run in [*plan.trials, *plan.runs]}
     rates: dict[str, float] = {}
     spans: dict[str, list[float]] = {}
     for record in finished:
@@ -76,10 +71,11 @@ def estimate(
     for stage in missing:
         if isinstance(stage.spec, Pretraining):
             rate = rates.get(_encoder_of(stage.spec.model_dump(mode="json")))
-            a_token = flops.get(arm_of[stage.key], 0.0)
+            cost = cost_of[stage.key]
+            a_token = cost.train_flops_a_token if cost else 0.0
             took = stage.spec.budget.train_tokens * (1 / rate if rate else a_token / GUESSED_FLOPS_A_SECOND)
             known += took if rate else 0.0
-            size += 4 * parameters.get(arm_of[stage.key], 0)
+            size += 4 * cost.parameters if cost else 0
         else:
             like = spans.get(stage.kind)
             took = sum(like) / len(like) if like else GUESSED_SECONDS

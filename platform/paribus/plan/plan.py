@@ -6,20 +6,12 @@ from typing import Any
 
 from paribus.errors import SpecError
 from paribus.plan.arms import Arm, arms
+from paribus.plan.runs import PlannedRun as PlannedRun
+from paribus.plan.runs import at_seed
 from paribus.plan.stages import VERSIONS, Stage, Stages
+from paribus.plan.tuning import Results, Tuning, resolve, tuning
 from paribus.project import Project
-from paribus.spec.base import digest
 from paribus.spec.experiment import Experiment
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedRun:
-    """One arm at one seed. `key` is the run's own hash: the digest of its stages' keys."""
-
-    arm: Arm
-    seed: int
-    key: str
-    stages: list[Stage]
 
 
 @dataclass(frozen=True)
@@ -33,18 +25,32 @@ class Plan:
     scale: str
     overrides: Mapping[str, Any]
     arms: list[Arm]
+    """A tuned arm has the chosen value as soon as it is chosen."""
     seeds: int
     runs: list[PlannedRun] = field(repr=False)
+    """Those that report. A tuned arm's are known when its trials are done."""
+    tunings: list[Tuning] = field(repr=False, default_factory=list)
+    """One an arm, if the experiment tunes something."""
 
     @property
     def baseline(self) -> Arm:
         """The arm the others are compared with."""
         return self.arms[0]
 
+    @property
+    def trials(self) -> list[PlannedRun]:
+        """The tuning runs that are known so far. None of them is in a table."""
+        return [trial.run for tuning in self.tunings for trial in tuning.trials]
+
+    @property
+    def untuned(self) -> list[Arm]:
+        """The arms whose runs will be known when their tuning is done."""
+        return [arm for arm, tuning in zip(self.arms, self.tunings, strict=False) if tuning.best is None]
+
     def stages(self) -> Iterator[Stage]:
         """Each stage once, in an order in which inputs come first."""
         seen: set[str] = set()
-        for run in self.runs:
+        for run in [*self.trials, *self.runs]:
             for stage in run.stages:
                 if stage.key not in seen:
                     seen.add(stage.key)
@@ -52,23 +58,44 @@ class Plan:
 
 
 def plan(
-    project: Project, name: str, scale: str, seeds: int | None = None, overrides: Mapping[str, Any] | None = None
+    project: Project,
+    name: str,
+    scale: str,
+    seeds: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    results: Results | None = None,
 ) -> Plan:
-    """The plan of experiment `name` at `scale`; `seeds` replaces the experiment's own number."""
+    """The plan of experiment `name` at `scale`; `seeds` replaces the experiment's own number.
+
+    `results` (the store) says what became of tuning trials; without it, no arm is tuned yet.
+    """
     experiment = project.experiments.get(name)
     if experiment.reproduces:
         project.tables.path(experiment.reproduces, f"{project.experiments.path(name)}: reproduces")
     count = seeds or experiment.seeds
     found = arms(project, name, scale, overrides)
-    makers = [Stages(arm.run) for arm in found]
-    _refuse_equal_arms(project, name, found, makers)
+    _refuse_equal_arms(project, name, found, [Stages(arm.run) for arm in found])
+    tunings: list[Tuning] = []
+    if experiment.tune:
+        where = f"{project.experiments.path(name)}: tune"
+        if experiment.tune.seed < count:
+            raise SpecError(f"{where}.seed: found {experiment.tune.seed}, but seeds 0 to {count - 1} are reported")
+        tunings = [tuning(arm, resolve(experiment.tune, arm, where), results) for arm in found]
+        found = [each.tuned or each.arm for each in tunings]
+    ready = [arm for arm, each in zip(found, tunings, strict=True) if each.best] if tunings else found
+    makers = [Stages(arm.run) for arm in ready]
     # Seed by seed, so that a queue worked in this order has every arm once before any arm twice.
     runs = []
     for seed in range(count):
-        for arm, maker in zip(found, makers, strict=True):
-            stages = maker.at(seed)
-            runs.append(PlannedRun(arm, seed, f"run-{digest(','.join(stage.key for stage in stages))}", stages))
-    return Plan(f"{name}@{scale}", name, experiment, scale, overrides or {}, found, count, runs)
+        runs += [at_seed(arm, maker, seed) for arm, maker in zip(ready, makers, strict=True)]
+    return Plan(f"{name}@{scale}", name, experiment, scale, overrides or {}, found, count, runs, tunings)
+
+
+def again(plan_: Plan, project: Project, results: Results) -> Plan:
+    """The plan anew where trials that ended since may have made more of it known; else the plan itself."""
+    if not plan_.untuned:
+        return plan_
+    return plan(project, plan_.experiment_name, plan_.scale, plan_.seeds, plan_.overrides, results)
 
 
 def _refuse_equal_arms(project: Project, name: str, found: list[Arm], makers: list[Stages]) -> None:

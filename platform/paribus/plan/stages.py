@@ -3,6 +3,8 @@
     corpus -> vocabulary -> pack -> pretrain -> evaluate
       \\-> task ----------------------\\-> finetune (one a task, learning rate and restart)
 
+Apart from any run, `suggest`: the next value that a tuning tries, from the evaluations of the trials before it.
+
 Equal keys are equal work, so arms, seeds, experiments and users share stages without asking.
 """
 
@@ -19,7 +21,16 @@ from paribus.spec.run import HeldOut, Run
 from paribus.spec.task import Built, Task
 
 # Raise a number when the same spec gives other results; old stages then stay behind, unused.
-VERSIONS = {"corpus": 1, "vocabulary": 1, "pack": 1, "pretrain": 1, "evaluate": 1, "task": 1, "finetune": 1}
+VERSIONS = {
+    "corpus": 1,
+    "vocabulary": 1,
+    "pack": 1,
+    "pretrain": 1,
+    "evaluate": 1,
+    "task": 1,
+    "finetune": 1,
+    "suggest": 1,
+}
 
 
 class Pretraining(Spec):

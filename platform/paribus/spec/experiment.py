@@ -7,7 +7,13 @@ from pydantic import Field
 from paribus.spec.base import Spec
 
 Patch = dict[str, Any]
-"""Dotted path of a Run to the value set there, replacing what was there."""
+"""Dotted path of a Run to the value set there, replacing what was there; {times: k} is k times what was there."""
+
+
+class Times(Spec):
+    """A number relative to the one that is there, so that it fits every scale."""
+
+    times: float = Field(gt=0)
 
 
 class Factor(Spec):
@@ -39,6 +45,25 @@ class Scale(Spec):
     """For one base, after `set`."""
 
 
+class Tune(Spec):
+    """A number that each arm takes at its own best: before its runs, trials at a seed that reports nothing.
+
+    The best trial is the one with the lowest loss on the validation documents. Every arm gets as many trials.
+    """
+
+    path: str
+    """The number of a Run that is tuned, e.g. optimizer.lr."""
+    low: float | Times
+    high: float | Times
+    """The range; relative to what the arm has at `path`, or the same for all arms."""
+    log: bool = True
+    """Whether equal ratios count alike, as for a learning rate, or equal differences."""
+    trials: int = Field(ge=1)
+    """Of each arm. Raised later, the trials that are done still count."""
+    seed: int = Field(1000, ge=0)
+    """Of the trials' runs and of the sampler, the same for every arm; never one that is reported."""
+
+
 class Experiment(Spec):
     """A question: base x factors x seeds x tasks. Also one MLflow experiment and one Optuna study a scale."""
 
@@ -59,6 +84,7 @@ class Experiment(Spec):
     """one-at-a-time: the baseline and each single departure from it; full: every combination."""
     seeds: int = Field(5, ge=1)
     tasks: tuple[str, ...] = ()
+    tune: Tune | None = None
     set: Patch = {}
     """Applied to every arm, after the scale."""
     aggregate: Literal["median", "mean"] = "mean"

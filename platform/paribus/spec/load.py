@@ -12,6 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from paribus.errors import SpecError
+from paribus.spec.experiment import Times
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -131,8 +132,8 @@ def _fields(model: type[BaseModel], path: Iterable[Any]) -> list[str]:
     return list(getattr(current, "model_fields", {}))
 
 
-def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
-    """Set a dotted `path` of the plain data of a Run in place; a key that is not there is an error."""
+def _parent(data: dict[str, Any], path: str, where: str) -> dict[str, Any]:
+    """What holds the last key of a dotted `path` of the plain data of a Run; a key that is not there is an error."""
     *parents, last = path.split(".")
     here: Any = data
     for depth, part in enumerate([*parents, last]):
@@ -143,8 +144,38 @@ def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
             raise SpecError(f"{where}: {path}: no such key{kind} in {inside or 'a run'}" + suggest(part, choices))
         if depth < len(parents):
             here = here[part]
+    found: dict[str, Any] = here
+    return found
+
+
+def get_path(data: dict[str, Any], path: str, where: str) -> Any:
+    """What stands at a dotted `path` of the plain data of a Run; a key that is not there is an error."""
+    return _parent(data, path, where)[path.rpartition(".")[2]]
+
+
+def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
+    """Set a dotted `path` of the plain data of a Run in place; a key that is not there is an error."""
+    parent, last = _parent(data, path, where), path.rpartition(".")[2]
     # A copy: a later path may set something inside it, and the file it came from serves other arms too.
-    here[last] = copy.deepcopy(value)
+    parent[last] = _times(value, parent[last], f"{where}: {path}") if is_relative(value) else copy.deepcopy(value)
+
+
+def is_relative(value: Any) -> bool:
+    """Whether the value of a patch is relative to what is there: {times: k}."""
+    return isinstance(value, dict) and value.keys() == {"times"}
+
+
+def _times(value: dict[str, Any], before: Any, where: str) -> int | float:
+    """`before` times k, whole where `before` is whole."""
+    times = build(Times, value, where).times
+    if isinstance(before, bool) or not isinstance(before, int | float):
+        raise SpecError(f"{where}: found {{times: {times:g}}}, but {_show(before)} is no number")
+    found = float(f"{before * times:.12g}")
+    if isinstance(before, float):
+        return found
+    if found != int(found):
+        raise SpecError(f"{where}: found {{times: {times:g}}}, but {times:g} x {before} is no whole number")
+    return int(found)
 
 
 def apply(data: dict[str, Any], patch: Mapping[str, Any], where: str) -> None:

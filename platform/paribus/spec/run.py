@@ -88,7 +88,7 @@ class Runtime(BaseModel):
     threads: int = Field(1, ge=1)
     """CPU threads a worker. Fixed whatever the number of workers, so results are the same bit for bit."""
     micro_batch_rows: int | None = Field(None, ge=1)
-    """Rows through the network at once; null takes the whole batch on a CPU and 64k tokens on a GPU."""
+    """Rows through the network at once; null takes 64k tokens of them. The gradients of a batch are added up."""
     checkpoint_seconds: float = Field(60.0, ge=0)
     """Time between checkpoints of a pretraining."""
     lease_seconds: float = Field(60.0, gt=0)

@@ -73,10 +73,13 @@ def _recipe(stage: Stage) -> tuple[str | None, float | None, int | None]:
 
 
 def states(plan: Plan, store: Store, failed: Collection[str] = ()) -> dict[tuple[str, int], str]:
-    """Each run (arm, seed) as done, diverged, failed or missing; `failed` are the runs' keys the queue gave up on."""
+    """Each run (arm, seed) as done, diverged, failed, missing, or untuned: known when the tuning of its arm is done.
+
+    `failed` are the runs' keys the queue gave up on.
+    """
     finished = store.keys()
     outcomes: dict[str, str] = {}
-    found = {}
+    found = {(arm.label, seed): "untuned" for arm in plan.untuned for seed in range(plan.seeds)}
     for run in plan.runs:
         pretrain = next(stage.key for stage in run.stages if stage.kind == "pretrain")
         if pretrain in finished and pretrain not in outcomes:

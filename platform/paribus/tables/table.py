@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ import polars as pl
 
 from paribus.errors import SpecError
 from paribus.plan.arms import Arm
-from paribus.plan.plan import Plan, plan
+from paribus.plan.plan import Plan, flatten, plan
 from paribus.project import Project
 from paribus.spec.base import canonical, digest
 from paribus.spec.load import suggest
@@ -26,7 +26,7 @@ Unit = Literal["points", "nats", "perplexity", "as printed"]
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds. `published`: the paper's own values, as it prints them."""
+    """What a column holds. `published`: the paper's own values, as it prints them; settings are as printed too."""
 
     key: str
     label: str
@@ -107,7 +107,7 @@ def tables_for(
         return [paper_table(project.tables.get(name), note)]
     found = []
     for experiment in experiments:
-        planned = plan(project, experiment, scale, seeds, overrides)
+        planned = plan(project, experiment, scale, seeds, overrides, store)
         reproduces = planned.experiment.reproduces
         where = str(project.experiments.path(experiment))
         paper = project.tables.get(reproduces, f"{where}: reproduces") if reproduces else None
@@ -144,7 +144,8 @@ def experiment_table(plan: Plan, store: Store, paper: PaperTable | None = None, 
     """
     measured, found = frame(plan, store), states(plan, store, failed)
     untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
-    if untouched and set(found.values()) == {"missing"}:
+    tried = any(tuning.done for tuning in plan.tunings)
+    if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `{_command(plan)}`"
         return paper_table(paper, note) if paper else _Layout(plan, measured, found, paper).table(note)
     return _Layout(plan, measured, found, paper).table()
@@ -164,6 +165,7 @@ class _Layout:
         self.tasks = plan.baseline.run.evaluation.tasks
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
+        self.settings = settings(plan.arms)
         self.ours = [
             Column("mlm.loss", "MLM loss", "nats", False, published=False),
             Column("mlm.perplexity", "MLM perplexity", "perplexity", False, published=False),
@@ -180,13 +182,17 @@ class _Layout:
         arms = [self._arm(arm, values) for arm in plan.arms]
         matched = {row.key for arm in plan.arms if (row := self._match(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
-        blank = (None,) * len(self.ours)
+        blank = (None,) * (len(self.settings) + len(self.ours))
         # Runs with overrides are another table: it must not take the place of the experiment's own.
         told = f"+{digest(json.dumps(dict(plan.overrides), sort_keys=True, default=str))[:6]}" if plan.overrides else ""
         return Table(
             plan.name + told,
             f"{plan.name}{told}: {self.paper.title}" if self.paper else plan.name + told,
-            (*self.published, *self.ours),
+            (
+                *self.published,
+                *(Column(path, label, "as printed", None, published=False) for path, label in self._labels()),
+                *self.ours,
+            ),
             (
                 *(Row(row.key, row.label, "Published only", (*_published(row), *blank)) for row in others),
                 *arms,
@@ -218,18 +224,29 @@ class _Layout:
     def _arm(self, arm: Arm, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Row:
         row = self._match(arm)
         published = _published(row) if row else (None,) * len(self.published)
+        tune = self.plan.experiment.tune
+        unknown = tune.path if tune and arm in self.plan.untuned else None
+        given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
         ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
-        return Row(arm.label, arm.label, "Arms", (*published, *ours), arm=True, baseline=arm.baseline)
+        cells = (*published, *given, *ours)
+        return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
+
+    def _labels(self) -> list[tuple[str, str]]:
+        """The paths of the settings, and the last part of each, or all of it where two end alike."""
+        last = {path: path.rpartition(".")[2] for path in self.settings}
+        counts = Counter(last.values())
+        return [(path, name if counts[name] == 1 else path) for path, name in last.items()]
 
     def _same_evaluation(self, arm: Arm) -> bool:
         """Whether `arm` predicts the baseline's held-out tokens: the same packed rows, the same masks."""
         read = [
             (stage.inputs["pack"], canonical(stage.spec))
             for label in (arm.label, self.plan.baseline.label)
+            if (label, 0) in self.runs  # an arm that is still being tuned has none
             for stage in self.runs[label, 0].stages
             if stage.kind == "evaluate"
         ]
-        return read[0] == read[1]
+        return len(set(read)) < 2
 
     def _cell(self, column: Column, arm: Arm, values: Mapping[str, Mapping[int, float]]) -> Cell | None:
         mine = values.get(arm.label)
@@ -263,7 +280,7 @@ class _Layout:
         for task in self.tasks:
             value, stage = measured.get((task.name, f"majority.{task.metrics[0]}", "dev"), (None, None))
             majority.append(None if value is None else Cell(100 * value, stage=stage))
-        blank = (None,) * len(self.published)
+        blank = (None,) * (len(self.published) + len(self.settings))
         rows = [("unigram", "unigram frequencies", unigram), ("majority", "best constant answer", majority)]
         return [Row(key, label, "Learnt nothing", (*blank, *cells)) for key, label, cells in rows if any(cells)]
 
@@ -292,6 +309,7 @@ class _Layout:
         ]
         if masks := self._masks():
             notes.append(masks)
+        notes += self._tunings()
         apart = [arm.label for arm in plan.arms if not self._same_evaluation(arm)]
         if apart:
             notes.append(
@@ -334,6 +352,26 @@ class _Layout:
         each = (f"{arm} {values[arm, 'masks_a_row']:.0f} in {values[arm, 'epochs']:.1f} passes" for arm in arms)
         return f"Masks a train row: {', '.join(each)}."
 
+    def _tunings(self) -> list[str]:
+        """How what is tuned was tuned, what each arm chose, and what to doubt about it."""
+        if not self.plan.tunings:
+            return []
+        tune = self.plan.tunings[0].tune
+        notes = [
+            f"{tune.path} is each arm's own best of {tune.trials} trials by loss on validation documents, at seed "
+            f"{tune.seed}, which no cell reports."
+        ]
+        for tuning in self.plan.tunings:
+            tried = sorted(trial.value for trial in tuning.trials if trial.loss is not None)
+            best = f"{tuning.best.value:g}" if tuning.best else f"none yet, {tuning.done} of {tune.trials} trials done"
+            note = f"{tune.path} of {tuning.arm.label}: {best}; tried {', '.join(f'{v:g}' for v in tried) or 'none'}."
+            if diverged := sum(trial.loss == math.inf for trial in tuning.trials):
+                note += f" {diverged} diverged."
+            if tuning.at_an_end:
+                note += " None was tried beyond it, so a better one may lie there."
+            notes.append(note)
+        return notes
+
     def _count(self) -> str:
         """How many runs are done, and for each arm what became of the others."""
         total, done = len(self.states), sum(state == "done" for state in self.states.values())
@@ -366,6 +404,22 @@ def _recipe(arm: Arm) -> str:
     tuning = arm.run.finetuning
     rates = ", ".join(f"{rate:g}" for rate in tuning.learning_rates)
     return f"learning rates {rates}, restarts {tuning.seeds}, epochs {tuning.epochs}"
+
+
+def settings(arms: Sequence[Arm]) -> dict[str, dict[str, int | float]]:
+    """The numbers that every arm has and in which they differ, by path and arm: the budget and its steps first."""
+    flat = {}
+    for arm in arms:
+        budget = {**arm.run.budget.model_dump(), "steps": arm.run.budget.steps}
+        others = arm.run.model_dump(exclude={"evaluation", "budget"})
+        flat[arm.label] = flatten({"budget": budget, **others})
+    found = {}
+    for path in flat[arms[0].label]:
+        values = {label: numbers.get(path) for label, numbers in flat.items()}
+        numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        if len(numbers) == len(flat) and len(set(numbers.values())) > 1:
+            found[path] = numbers
+    return found
 
 
 def _published_columns(paper: PaperTable) -> list[Column]:

@@ -103,10 +103,12 @@ class Wanted:
 
     def entries(self) -> "Iterator[Entry]":
         """Everything that may become an MLflow run, parents first."""
-        for arm in self.plan.arms:
+        trials = [(run.arm, [run]) for run in self.plan.trials]
+        arms = [(arm, [run for run in self.plan.runs if run.arm is arm]) for arm in self.plan.arms]
+        for arm, planned in [*trials, *arms]:
             id = digest(f"{self.plan.name}|{arm.label}|{canonical(arm.run)}")
             tags = self._tags(arm)
-            runs = [RunEntry(self, id, tags, run) for run in self.plan.runs if run.arm is arm]
+            runs = [RunEntry(self, id, tags, run) for run in planned]
             yield ArmEntry(id, tags, arm, runs)
             for run in runs:
                 yield run
@@ -209,6 +211,8 @@ class RunEntry:
         self.id = digest(f"{parent}|{run.key}|{run.seed}")
         self.name = f"{run.arm.label} seed {run.seed}"
         self._tags = arm_tags | {"paribus.seed": str(run.seed), "paribus.run": run.key}
+        if run.trial:
+            self._tags["paribus.trial"] = "true"
         self.stages = [StageEntry(wanted, self.id, self._tags, stage) for stage in run.stages if stage.kind in OWN]
 
     @cached_property
