@@ -12,7 +12,7 @@ import yaml
 
 from paribus.data.document import Document
 from paribus.execute import FUNCTIONS, Context
-from paribus.objectives.mlm import Mlm
+from paribus.objectives.pretrain import build_objective
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Pretraining
 from paribus.project import Project, find
@@ -98,7 +98,7 @@ def test_arms_start_from_the_same_values_where_they_share_a_parameter(project: P
     for run in planned(project, factor).runs:
         (spec,) = (stage.spec for stage in run.stages if stage.kind == "pretrain")
         assert isinstance(spec, Pretraining)
-        starts.append(dict(Mlm(spec, run.arm.run.tokenizer.vocabulary_size, 0).named_parameters()))
+        starts.append(dict(build_objective(spec, run.arm.run.tokenizer.vocabulary_size, 0).named_parameters()))
     for start in starts[1:]:
         shared = [name for name in start if name in starts[0] and start[name].shape == starts[0][name].shape]
         assert shared and all(torch.equal(start[name], starts[0][name]) for name in shared)

@@ -88,3 +88,13 @@ def test_every_arm_of_the_deberta_ablation_is_a_row_of_the_papers_table() -> Non
         assert arm.run.encoder.attention.model_dump(exclude={"c2p", "p2c"}) == (
             found.baseline.run.encoder.attention.model_dump(exclude={"c2p", "p2c"})
         )
+
+
+def test_the_arms_of_the_embedding_sharing_ablation_are_rows_of_the_papers_table_and_differ_in_that_alone() -> None:
+    rows = {row.key for row in PROJECT.tables.get("debertav3-ablation").rows}
+    for scale in PROJECT.scales:
+        found = plan(PROJECT, "embedding-sharing", scale, seeds=1)
+        assert {arm.label for arm in found.arms} == rows - {"bert_base", "electra_base", "deberta_base"}
+        for arm in found.arms:
+            objective = arm.run.objective.model_copy(update={"sharing": arm.label})
+            assert found.baseline.run.model_copy(update={"objective": objective}) == arm.run

@@ -148,7 +148,8 @@ def _evaluate(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     assert isinstance(stage.spec, HeldOut)
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
     pretrained, pack = context.input(stage, "pretrain"), context.input(stage, "pack")
-    held_out(stage.spec, context.run.encoder, size, pretrained, pack, work, context.runtime)
+    run = context.run
+    held_out(stage.spec, run.objective, run.encoder, size, pretrained, pack, work, context.runtime)
     return {}
 
 

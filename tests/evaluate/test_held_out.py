@@ -8,11 +8,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from paribus.data.packing import load
 from paribus.evaluate import held_out as module
 from paribus.evaluate.held_out import held_out
-from paribus.nn.build import build_encoder, build_head
+from paribus.nn.build import build_encoder, build_head, build_rtd
 from paribus.nn.init import initialise
+from paribus.objectives.module import named
 from paribus.spec import model as spec
+from paribus.spec.data import Dynamic, Replacement
+from paribus.spec.objective import Mlm, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Work
 
@@ -32,7 +36,8 @@ def measure(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, 
         save_file(encoder_module.state_dict(), tmp_path / "encoder.safetensors")
         save_file({f"head.{n}": w for n, w in head.state_dict().items()}, tmp_path / "heads.safetensors")
         with begin("evaluate", asked or HeldOut()) as work:
-            held_out(asked or HeldOut(), encoder(dropout=0.5), SIZE, tmp_path, packed, work, Runtime(device="cpu"))
+            runtime, mlm = Runtime(device="cpu"), Mlm(masking=Dynamic())
+            held_out(asked or HeldOut(), mlm, encoder(dropout=0.5), SIZE, tmp_path, packed, work, runtime)
             return {(str(row["split"]), row["metric"]): row["value"] for row in work._rows} | {
                 (str(row["split"]), "n"): row["n"] for row in work._rows
             }
@@ -69,3 +74,50 @@ def test_every_model_is_asked_for_the_same_places(measure: Measure) -> None:
     assert one["test", "loss"] != other["test", "loss"]
     assert one["test", "n"] == other["test", "n"]
     assert measure(asked=HeldOut(rate=0.3))["test", "n"] == pytest.approx(2 * one["test", "n"], rel=0.1)
+
+
+@pytest.fixture
+def detect(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, begin: Callable[..., Work]) -> Measure:
+    """The rows of a generator and a discriminator, as (task, split, metric) to value; the keyword biases the latter."""
+
+    def found(bias: float = 0.0, seed: int = 0) -> dict[tuple[str, str, str], float]:
+        objective = Rtd(masking=Dynamic(), sharing="nes", replacement=Replacement(mask=0.85, random=0.0))
+        both = build_rtd(encoder(dropout=0.5), objective, SIZE)
+        initialise(both, seed, 0.1)
+        torch.nn.init.constant_(both.head.out.bias, bias)  # type: ignore[union-attr, arg-type]
+        save_file(both.encoder.state_dict(), tmp_path / "encoder.safetensors")
+        save_file(both.generator.state_dict(), tmp_path / "generator.safetensors")
+        heads = named("head", both.head) | named("generator_head", both.generator_head)
+        save_file(heads, tmp_path / "heads.safetensors")
+        with begin("evaluate", HeldOut()) as work:
+            runtime = Runtime(device="cpu")
+            held_out(HeldOut(), objective, encoder(dropout=0.5), SIZE, tmp_path, packed, work, runtime)
+            rows = {(row["task"], str(row["split"]), row["metric"]): row["value"] for row in work._rows}
+            return rows | {(row["task"], str(row["split"]), "n"): row["n"] for row in work._rows}
+
+    return found
+
+
+def test_of_two_networks_the_generator_is_measured_by_mlm_and_the_discriminator_by_what_it_finds(
+    detect: Measure, measure: Measure, packed: Path
+) -> None:
+    nothing, everything = detect(bias=-50.0), detect(bias=50.0)
+    tokens = int(load(packed, "test").lengths.sum())
+    assert {task for task, _, _ in nothing} == {"generator", "rtd"}
+    assert nothing["generator", "test", "n"] == measure()["test", "n"] and nothing["rtd", "test", "n"] == tokens
+    assert (nothing["rtd", "test", "recall"], nothing["rtd", "test", "precision"]) == (0, 0)
+    assert everything["rtd", "test", "recall"] == 1
+    # An untrained generator is nearly never right, so nearly every masked place is replaced.
+    share = everything["rtd", "test", "precision"]
+    assert share * tokens == pytest.approx(nothing["generator", "test", "n"], rel=0.02)
+    assert everything["rtd", "test", "f1"] == pytest.approx(2 * share / (1 + share))
+    assert "accuracy" not in {metric for task, _, metric in nothing if task == "rtd"}
+
+
+def test_the_samples_of_an_evaluation_are_always_the_same(detect: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    once = detect()
+    monkeypatch.setattr(module, "BATCH_ROWS", 7)
+    torch.manual_seed(2)
+    assert detect() == pytest.approx(once, rel=1e-5)
+    assert detect(seed=1) != once

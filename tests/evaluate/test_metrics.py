@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paribus.data.formats import Answer, Item, PairItem, RegressionItem, SentenceItem, SpanItem, TaggingItem
 from paribus.errors import SpecError
-from paribus.evaluate.metrics import METRICS, entities, majority, score
+from paribus.evaluate.metrics import METRICS, detection, entities, majority, score
 from paribus.spec.task import Folder, Metric, Pair, Regression, Sentence, SpanQa, Tagging, Task
 
 FOLDER = Folder(path="p", train="train", dev="dev")
@@ -219,3 +220,17 @@ def test_the_constant_tag_is_given_to_every_word() -> None:
 def test_a_pair_task_of_three_labels_takes_its_commonest() -> None:
     items: list[Item] = [PairItem(str(n), "a", "b", label) for n, label in enumerate("aabcbb")]
     assert majority(PAIR, items, items) == {"accuracy": 0.5}
+
+
+def test_detection_by_hand() -> None:
+    probability, replaced = np.array([0.9, 0.6, 0.4, 0.1, 0.2]), np.array([True, False, True, False, False])
+    found = detection(probability, replaced)
+    assert (found["precision"], found["recall"], found["f1"]) == (0.5, 0.5, 0.5)
+    assert found["auc"] == pytest.approx(5 / 6)  # of six pairs, 0.4 under 0.6 is the wrong way round
+    assert found["loss"] == pytest.approx(-np.log([0.9, 0.4, 0.4, 0.9, 0.8]).mean())
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_detection_where_there_is_one_class_only(replaced: bool) -> None:
+    found = detection(np.array([0.2, 0.7]), np.array([replaced, replaced]))
+    assert found["auc"] == 0.5 and found["recall"] == (0.5 if replaced else 0.0)

@@ -14,6 +14,8 @@ from torch import Tensor
 from paribus.errors import Stopped
 from paribus.objectives.pretrain import pretrain
 from paribus.plan.stages import Pretraining
+from paribus.spec.load import build
+from paribus.spec.objective import Rtd
 from paribus.spec.run import Runtime
 from paribus.store.store import Work, read_jsonl
 
@@ -37,7 +39,10 @@ class Finished:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        return load_file(self.folder / "encoder.safetensors") | load_file(self.folder / "heads.safetensors")
+        generator = self.folder / "generator.safetensors"
+        theirs = load_file(generator) if generator.is_file() else {}
+        found = {f"generator.{name}": weight for name, weight in theirs.items()}
+        return found | load_file(self.folder / "encoder.safetensors") | load_file(self.folder / "heads.safetensors")
 
 
 def finish(work: Work, spec: Pretraining, packed: Path, seed: int = 0) -> Finished:
@@ -87,6 +92,21 @@ def test_a_training_that_was_interrupted_ends_bit_for_bit_like_one_that_was_not(
     resumed = finish(begin("pretrain", spec), spec, packed)
     assert resumed.record["resumed_at"] == at
     assert_equal(resumed, whole)
+
+
+@pytest.mark.parametrize("sharing", ["es", "gdes"])
+def test_an_interrupted_generator_and_discriminator_end_bit_for_bit_like_others(
+    begin: Begin, spec: Pretraining, packed: Path, sharing: str
+) -> None:
+    objective = build(Rtd, {"masking": "dynamic", "sharing": sharing}, "objective")
+    both = spec.model_copy(update={"objective": objective})
+    whole = finish(begin("pretrain", both, pack="another"), both, packed)
+    stop(begin("pretrain", both), both, packed, 5)
+    resumed = finish(begin("pretrain", both), both, packed)
+    assert (resumed.record["resumed_at"], resumed.record["outcome"]) == (5, "done")
+    assert_equal(resumed, whole)
+    assert len(whole.losses) == 10 and whole.losses[0] == pytest.approx(math.log(SIZE) + 50 * math.log(2), rel=0.05)
+    assert any(name.startswith("generator_head.") for name in whole.weights)
 
 
 def test_a_damaged_checkpoint_costs_steps_and_no_difference(begin: Begin, spec: Pretraining, packed: Path) -> None:

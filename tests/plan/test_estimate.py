@@ -1,12 +1,13 @@
 """What a plan will take."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from paribus.plan.estimate import GUESSED_FLOPS_A_SECOND, GUESSED_SECONDS, Cost, cost_key, cost_question, estimate
 from paribus.plan.plan import Plan, plan
-from paribus.project import Project
+from paribus.project import Project, find
 
 COST = Cost(parameters=1000, embedding=100, train_flops_a_token=2e6)
 
@@ -51,3 +52,9 @@ def test_the_cost_is_asked_for_by_what_decides_it(found: Plan) -> None:
     assert cost_question(run)["rate"] == 0.15
     assert cost_key(found.arms[0].run) != cost_key(found.arms[1].run)
     assert cost_key(run) == cost_key(run.model_copy(update={"seed": 5}))
+
+
+def test_the_cost_of_two_networks_depends_on_how_they_share(root: Path) -> None:
+    arms = plan(find(root), "embedding-sharing", "debug", seeds=1).arms
+    assert len({cost_key(arm.run) for arm in arms}) == 3
+    assert cost_question(arms[0].run)["rtd"]["sharing"] == "es"

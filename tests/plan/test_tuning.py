@@ -10,7 +10,7 @@ from paribus.errors import SpecError
 from paribus.plan.arms import arms
 from paribus.plan.plan import Plan, flatten, plan
 from paribus.plan.runs import PlannedRun
-from paribus.plan.tuning import PLACES
+from paribus.plan.tuning import PLACES, validation_loss
 from paribus.project import Project
 
 Open = Callable[..., Project]
@@ -165,3 +165,14 @@ def test_a_tuning_that_cannot_be_is_refused_with_file_and_key(project: Open, cha
         text = text.replace("factors: [batch-size], ", "")
     with pytest.raises(SpecError, match=r"sizes.yaml:? .*" + expected if "arm" in expected else expected):
         tuned(project({"experiments/sizes.yaml": text}))
+
+
+def rows_of(*found: tuple[str, str, str, float]) -> list[dict[str, object]]:
+    return [{"task": task, "metric": metric, "split": split, "value": value} for task, metric, split, value in found]
+
+
+def test_a_run_is_ranked_by_the_validation_loss_of_what_is_fine_tuned() -> None:
+    test, accuracy = ("mlm", "loss", "test", 1.0), ("mlm", "accuracy", "validation", 0.5)
+    assert validation_loss(rows_of(test, accuracy, ("mlm", "loss", "validation", 4.5))) == 4.5
+    generator, discriminator = ("generator", "loss", "validation", 4.0), ("rtd", "loss", "validation", 0.4)
+    assert validation_loss(rows_of(generator, discriminator)) == 0.4

@@ -89,6 +89,17 @@ def built(data: dict[str, Any], **patch: object) -> Run:
             {"objective__sentence": "nsp", "packing": PAIRS, "encoder__segments": 1},
             "objective.sentence needs encoder.segments: 2, found 1",
         ),
+        ({"objective__sharing": "gdes"}, "sharing"),
+        (
+            {"objective": {"kind": "rtd", "masking": "dynamic", "generator": {"kind": "narrow", "width": 0.35}}},
+            "objective.generator {'kind': 'narrow', 'width': 0.35} gives an encoder that cannot be: "
+            "width must be a multiple of heads, found width 269 and heads 4",
+        ),
+        (
+            {**EMD, "encoder__layers": 2, "objective": {"kind": "rtd", "masking": "dynamic", "generator": "shallow"}},
+            "gives an encoder that cannot be: head 'emd' needs layers of at least 2, found 1",
+        ),
+        ({"objective": {"kind": "rtd", "masking": "dynamic", "sharing": "esp"}}, 'sharing: found "esp", but'),
     ],
 )
 def test_settings_that_do_not_fit_together_are_refused(

@@ -42,6 +42,16 @@ levels: {batch-size: [bsz-256, bsz-2k]}
 seeds: 2
 tune: {path: optimizer.lr, low: {times: 0.5}, high: {times: 4}, trials: 3}
 """,
+    "experiments/shared.yaml": """
+question: How should tables be shared?
+expect: not at all
+reproduces: debertav3-ablation
+base: electra-relative
+factors: [embedding-sharing]
+levels: {embedding-sharing: [es, nes]}
+seeds: 2
+tasks: [casing]
+""",
     "experiments/scales/mini.yaml": """
 note: for tests
 set:
@@ -63,7 +73,8 @@ metrics: [f1]
 """,
 }
 
-Rows = list[tuple[str, str | None, float]]
+Rows = list[tuple[str, str | None, float] | tuple[str, str | None, float, str]]
+"""metric, split, value, and the task where the stage says it"""
 Measure = Callable[[PlannedRun, Stage], Rows]
 
 
@@ -120,8 +131,8 @@ def _fill(
             work = store.claim(stage)
             assert work
             with work:
-                for metric, split, value in measure(run, stage):
-                    work.row(metric, value, split=split, n=100)
+                for metric, split, value, *task in measure(run, stage):
+                    work.row(metric, value, split=split, n=100, **dict(zip(("task",), task, strict=False)))
                 work.commit("provenance", "diverged" if stage.key in diverged else "done")
 
 

@@ -266,3 +266,30 @@ def test_an_arm_whose_tuning_goes_on_says_so(project: Project, store: Store, fil
     assert cells(table, "bsz-2k")["optimizer.lr"] is None and cells(table, "bsz-2k")["mlm.loss"] is None
     assert "0 of 4 runs are done (seeds asked: 2); bsz-2k: 2 untuned; bsz-256: 2 missing." in table.notes
     assert "optimizer.lr of bsz-2k: none yet, 1 of 3 trials done; tried 0.000399." in table.notes
+
+
+def test_a_discriminator_has_no_mlm_loss_but_its_generators_and_what_it_finds(
+    project: Project, store: Store, fill: Fill, measure: Measure
+) -> None:
+    planned = plan(project, "shared", "mini")
+
+    def measured(run: PlannedRun, stage: Stage) -> list[tuple[object, ...]]:
+        if stage.kind != "evaluate":
+            return [*measure(run, stage)]
+        better = 0.0 if run.arm.baseline else 0.1
+        found = {("generator", "loss"): 4.0 - better, ("rtd", "loss"): 0.3, ("rtd", "auc"): 0.7 + better}
+        found |= {("rtd", "precision"): 0.6, ("rtd", "recall"): 0.2}
+        return [(metric, "test", value, task) for (task, metric), value in found.items()]
+
+    fill(store, planned, measured)
+    table = experiment_table(planned, store, project.tables.get("debertav3-ablation"))
+    ours = [column.key for column in table.columns if not column.published]
+    assert ours == ["generator.loss", "rtd.precision", "rtd.recall", "rtd.auc", "casing.f1"]
+    assert cell(table, "nes", "generator.loss").value == pytest.approx(3.9)
+    found = cell(table, "nes", "rtd.auc")
+    assert found.value == pytest.approx(80.0) and found.difference and found.difference.mean == pytest.approx(10.0)
+    assert cell(table, "nes", "mnli_m_acc") == Cell(88.3) and cell(table, "es", "squad2_em") == Cell(83.5)
+    assert cell(table, "unigram", "generator.loss").value == 6.0 and cell(table, "majority", "rtd.auc").value == 50.0
+    notes = " ".join(table.notes)
+    assert "es one on the joint loss; nes generator, then discriminator" in notes
+    assert "MLM loss: nats a masked token on held-out documents (test split). It measures the generator" in notes

@@ -50,6 +50,15 @@ def mask(
     return Masked(np.where(in_random, ordinary, inputs).astype(tokens.dtype), chosen)
 
 
+def sampling_draws(rows: Integers, visits: Integers, length: int, seed: int) -> NDArray[np.float32]:
+    """One uniform draw in [0, 1) a place (rows, length), by which a generator's token is chosen there.
+
+    A function of (seed, row, visit, place), so neither batches nor the rest of the run move it; 24 bits are exact.
+    """
+    draws = uniforms(seed_for(seed, "sample"), rows[:, None], visits[:, None], np.arange(length)[None, :])
+    return (np.floor(draws * 2.0**24) * 2.0**-24).astype(np.float32)
+
+
 def duplicates(masking: Masking, epochs: float) -> int | None:
     """How many masks a row has over `epochs` visits: None draws a fresh one each time (dynamic)."""
     if not isinstance(masking, Static):

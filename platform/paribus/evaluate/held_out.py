@@ -10,15 +10,23 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from safetensors.torch import load_file
+from torch import Tensor
 
 from paribus.data.masking import mask
 from paribus.data.packing import load
-from paribus.nn.build import build_encoder, build_head
+from paribus.data.vocabulary import PAD
+from paribus.evaluate.metrics import detection
+from paribus.nn.build import build_encoder, build_head, build_rtd
 from paribus.nn.encoder import Encoder
+from paribus.nn.rtd import GeneratorAndDiscriminator, corrupt, sample
+from paribus.objectives.batch import Micro
 from paribus.objectives.loader import make_micro
+from paribus.objectives.module import part
 from paribus.spec import model as spec
 from paribus.spec.data import Replacement
+from paribus.spec.objective import Objective, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Work
 from paribus.train.fit import device, use_threads
@@ -35,31 +43,81 @@ def load_encoder(encoder: spec.Encoder, vocabulary: int, pretrained: Path) -> En
     return module
 
 
+def load_rtd(encoder: spec.Encoder, objective: Rtd, vocabulary: int, pretrained: Path) -> GeneratorAndDiscriminator:
+    """Generator, discriminator and heads of a finished stage."""
+    module = build_rtd(encoder, objective, vocabulary)
+    weights = load_file(pretrained / "heads.safetensors")
+    module.encoder.load_state_dict(load_file(pretrained / "encoder.safetensors"))
+    module.generator.load_state_dict(load_file(pretrained / "generator.safetensors"))
+    module.head.load_state_dict(part("head", weights))
+    module.generator_head.load_state_dict(part("generator_head", weights))
+    return module
+
+
 @torch.no_grad()
 def held_out(
-    asked: HeldOut, encoder: spec.Encoder, vocabulary: int, pretrained: Path, pack: Path, work: Work, runtime: Runtime
+    asked: HeldOut,
+    objective: Objective,
+    encoder: spec.Encoder,
+    vocabulary: int,
+    pretrained: Path,
+    pack: Path,
+    work: Work,
+    runtime: Runtime,
 ) -> None:
-    """Rows loss (nats a masked token), perplexity and accuracy on the validation and test documents."""
+    """Rows loss (nats a masked token), perplexity and accuracy on the validation and test documents.
+
+    Of task `mlm`; or, after replaced-token detection, of task `generator`, and of task `rtd` how well the
+    discriminator finds the replaced among all tokens, where samples of the generator, drawn from a constant stream,
+    stand at the masked places.
+    """
     use_threads(runtime)
     where = device(runtime)
-    module = load_encoder(encoder, vocabulary, pretrained)
-    head = build_head(encoder, module)
-    weights = load_file(pretrained / "heads.safetensors")
-    head.load_state_dict({n.removeprefix("head."): w for n, w in weights.items() if n.startswith("head.")})
-    module.to(where).eval()
-    head.to(where).eval()
+    if isinstance(objective, Rtd):
+        task, rtd = "generator", load_rtd(encoder, objective, vocabulary, pretrained).to(where).eval()
+        module, head = rtd.generator, rtd.generator_head
+    else:
+        task, rtd = "mlm", None
+        module = load_encoder(encoder, vocabulary, pretrained)
+        head = build_head(encoder, module)
+        head.load_state_dict(part("head", load_file(pretrained / "heads.safetensors")))
+        module.to(where).eval()
+        head.to(where).eval()
     for split in ("validation", "test"):
         rows = load(pack, split)
         loss, right, places = 0.0, 0, 0
+        probability, replaced = [np.empty(0)], [np.empty(0, dtype=bool)]
         for start in range(0, len(rows), BATCH_ROWS):
             numbers = np.arange(start, min(start + BATCH_ROWS, len(rows)))
             tokens = rows.tokens[numbers]
             masked = mask(tokens, numbers, np.zeros_like(numbers), EVALUATION_SEED, asked.rate, ALL_MASKED, vocabulary)
-            micro = make_micro(rows, numbers, tokens, masked.inputs, masked.chosen).to(where)
+            micro = make_micro(rows, numbers, tokens, masked.inputs, masked.chosen, objective, 0, EVALUATION_SEED)
+            micro = micro.to(where)
             logits_MV = head(module.states(micro.tokens_BT, micro.segments_BT, micro.padding_BT), micro.places_M)
             loss += float(F.cross_entropy(logits_MV, micro.targets_M, reduction="sum").double())
             right += int((logits_MV.argmax(-1) == micro.targets_M).sum())
             places += len(micro.targets_M)
-        work.row("loss", loss / places, split=split, n=places, task="mlm")
-        work.row("perplexity", math.exp(min(loss / places, 700.0)), split=split, n=places, task="mlm")
-        work.row("accuracy", right / places, split=split, n=places, task="mlm")
+            if rtd:
+                found = _detected(rtd, micro, logits_MV)
+                probability.append(found[0])
+                replaced.append(found[1])
+        work.row("loss", loss / places, split=split, n=places, task=task)
+        work.row("perplexity", math.exp(min(loss / places, 700.0)), split=split, n=places, task=task)
+        work.row("accuracy", right / places, split=split, n=places, task=task)
+        if rtd:
+            all_replaced = np.concatenate(replaced)
+            for metric, value in detection(np.concatenate(probability), all_replaced).items():
+                work.row(metric, value, split=split, n=len(all_replaced), task="rtd")
+
+
+def _detected(
+    rtd: GeneratorAndDiscriminator, micro: Micro, logits_MV: Tensor
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """For each token but [PAD], the discriminator's probability that it was replaced, and whether it was."""
+    assert micro.draws_M is not None
+    sampled_M = sample(logits_MV, micro.draws_M)
+    tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
+    original_BT = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+    logits_BT = rtd.detect(tokens_BT, micro.segments_BT, micro.padding_BT)
+    real_BT = original_BT != PAD
+    return logits_BT[real_BT].double().sigmoid().cpu().numpy(), (tokens_BT != original_BT)[real_BT].cpu().numpy()

@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
-from sklearn.metrics import f1_score, matthews_corrcoef
+from sklearn.metrics import f1_score, log_loss, matthews_corrcoef, precision_score, recall_score, roc_auc_score
 
 from paribus.data.builders import content_words
 from paribus.data.formats import Item, SpanItem
@@ -43,6 +45,22 @@ def majority(task: Task, train: Sequence[Item], dev: Sequence[Item]) -> dict[Met
     majority class). Regression: the mean of `train`. Span QA: the first content word of each context.
     """
     return {metric: _constant(task, metric, train, dev) for metric in task.metrics}
+
+
+def detection(probability: NDArray[np.float64], replaced: NDArray[np.bool_]) -> dict[str, float]:
+    """How well replaced tokens are told from the others; `probability` of replaced, 1/2 the threshold.
+
+    No accuracy: nine in ten tokens are not replaced, so saying that of all of them would score above 0.9.
+    """
+    found = probability > 0.5
+    return {
+        "loss": float(log_loss(replaced, probability, labels=[False, True])),
+        "precision": float(precision_score(replaced, found, zero_division=0.0)),
+        "recall": float(recall_score(replaced, found, zero_division=0.0)),
+        "f1": float(f1_score(replaced, found, zero_division=0.0)),
+        # Undefined without one of each, as where a generator always guesses right: then nothing is told apart.
+        "auc": float(roc_auc_score(replaced, probability)) if 0 < replaced.sum() < len(replaced) else 0.5,
+    }
 
 
 def _constant(task: Task, metric: Metric, train: Sequence[Item], dev: Sequence[Item]) -> float:

@@ -8,11 +8,13 @@ from torch import nn
 from paribus.nn import attention, block, feed_forward, heads, position
 from paribus.nn.convolution import Convolution
 from paribus.nn.encoder import Encoder
+from paribus.nn.rtd import GeneratorAndDiscriminator
 from paribus.project import user_modules
 from paribus.spec import model as spec
+from paribus.spec.objective import Rtd
 
 POSITION: Mapping[type[spec.Position], Callable[[Any, spec.Encoder], nn.Module]] = {
-    spec.Absolute: lambda p, e: position.AbsolutePosition(p.max_length, e.width),
+    spec.Absolute: lambda p, e: position.AbsolutePosition(p.max_length, e.table_width),
     spec.RelativeBias: lambda p, e: position.RelativeBias(e.layers, e.heads, p.max_distance, p.start == "sided"),
     spec.Alibi: lambda p, e: position.AlibiPosition(e.heads),
     spec.Unordered: lambda p, e: position.Unordered(),
@@ -30,6 +32,11 @@ FEED_FORWARD: Mapping[type[spec.FeedForward], Callable[[Any, spec.Encoder], nn.M
 BLOCK: Mapping[type[spec.Norm], type[block.Block]] = {
     spec.PostNorm: block.PostNormBlock,
     spec.PreNorm: block.PreNormBlock,
+}
+RTD_HEAD: Mapping[str, Callable[[spec.Encoder], nn.Module]] = {
+    "linear": lambda e: heads.LinearRtdHead(e.width),
+    "electra": lambda e: heads.ElectraRtdHead(e.width),
+    "deberta": lambda e: heads.DebertaRtdHead(e.width, e.norm.eps),
 }
 HEAD: Mapping[type[spec.Head], Callable[[Any, spec.Encoder, Encoder], nn.Module]] = {
     spec.BertHead: lambda h, e, encoder: heads.MlmHead(encoder.tokens, e.width, e.norm.eps),
@@ -62,12 +69,24 @@ def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:
         )
         for layer in range(encoder.layers)
     ]
-    norm, nothing = nn.LayerNorm(encoder.width, encoder.norm.eps), nn.Identity()
-    first, last = (norm, nothing) if make_block.normalises_output else (nothing, norm)
+    post = make_block.normalises_output
+    norm, nothing = nn.LayerNorm(encoder.table_width if post else encoder.width, encoder.norm.eps), nn.Identity()
+    first, last = (norm, nothing) if post else (nothing, norm)
     beside = None
     if encoder.convolution is not None:
         beside = Convolution(encoder.width, encoder.convolution, encoder.norm.eps, encoder.dropout)
-    return Encoder(vocabulary, encoder.width, encoder.segments, place, blocks, first, last, encoder.dropout, beside)
+    return Encoder(
+        vocabulary,
+        encoder.width,
+        encoder.table_width,
+        encoder.segments,
+        place,
+        blocks,
+        first,
+        last,
+        encoder.dropout,
+        beside,
+    )
 
 
 def _relative_table(attention: spec.Disentangled, encoder: spec.Encoder) -> position.RelativeTable:
@@ -79,3 +98,12 @@ def build_head(encoder: spec.Encoder, module: Encoder) -> nn.Module:
     """The vocabulary head of a spec, tied to `module`'s token embedding."""
     head: nn.Module = _choose(HEAD, encoder.head)(encoder.head, encoder, module)
     return head
+
+
+def build_rtd(encoder: spec.Encoder, objective: Rtd, vocabulary: int) -> GeneratorAndDiscriminator:
+    """Both networks of replaced-token detection with their heads, their tables apart; `share` joins them."""
+    small = objective.generator.encoder(encoder)
+    generator = build_encoder(small, vocabulary)
+    return GeneratorAndDiscriminator(
+        generator, build_head(small, generator), build_encoder(encoder, vocabulary), RTD_HEAD[objective.head](encoder)
+    )

@@ -6,37 +6,56 @@ planning can ask without loading torch itself.
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from paribus.nn.build import build_encoder, build_head
+from paribus.nn.build import build_encoder, build_head, build_rtd
 from paribus.plan.estimate import Cost
 from paribus.project import find
 from paribus.spec.load import build
 from paribus.spec.model import Encoder
+from paribus.spec.objective import Rtd
 
 
-def cost(encoder: Encoder, vocabulary: int, length: int, rate: float) -> Cost:
-    """What one token of a row of `length` costs with a share `rate` predicted."""
+def cost(encoder: Encoder, vocabulary: int, length: int, rate: float, rtd: Rtd | None = None) -> Cost:
+    """What one token of a row of `length` costs with a share `rate` predicted, by MLM or as `rtd` says."""
     with torch.device("meta"):
-        module = build_encoder(encoder, vocabulary)
-        head = build_head(encoder, module)
-        predicted = max(1, int(rate * length + 0.5))
+        tokens, places = torch.zeros(1, length, dtype=torch.long), torch.arange(max(1, int(rate * length + 0.5)))
         with FlopCounterMode(display=False) as flops:
-            states = module.states(torch.zeros(1, length, dtype=torch.long))
-            head(states, torch.arange(predicted))
-    parameters = sum(p.numel() for m in (module, head) for p in m.parameters())
-    tables = [module.tokens, module.segments, module.position, getattr(head, "position", None)]
-    embedding = sum(p.numel() for m in tables if m is not None for p in m.parameters())
-    return Cost(parameters, embedding, 3 * flops.get_total_flops() / length)
+            if rtd:
+                both = build_rtd(encoder, rtd, vocabulary)
+                both.share(rtd.sharing, rtd.shared)
+                both.predict(tokens, None, None, places)
+                both.detect(tokens, None, None)
+                modules: list[nn.Module] = [both]
+            else:
+                module = build_encoder(encoder, vocabulary)
+                modules = [module, build_head(encoder, module)]
+                modules[1](module.states(tokens), places)
+    parts = [part for module in modules for part in module.modules()]
+    tables = [getattr(part, name, None) for part in parts for name in ("tokens", "segments", "position")]
+    return Cost(_count(modules), _count(tables), 3 * flops.get_total_flops() / length)
+
+
+def _count(modules: Iterable[nn.Module | None]) -> int:
+    """The parameters of `modules`, each once."""
+    return sum({p: p.numel() for module in modules if module is not None for p in module.parameters()}.values())
 
 
 if __name__ == "__main__":
     find()  # a user's own variants are part of the vocabulary
     costs = [
-        cost(build(Encoder, asked["encoder"], "encoder"), asked["vocabulary"], asked["length"], asked["rate"])
+        cost(
+            build(Encoder, asked["encoder"], "encoder"),
+            asked["vocabulary"],
+            asked["length"],
+            asked["rate"],
+            build(Rtd, asked["rtd"], "objective") if asked.get("rtd") else None,
+        )
         for asked in json.load(sys.stdin)
     ]
     print(json.dumps([asdict(found) for found in costs]))

@@ -29,6 +29,7 @@ class Encoder(nn.Module):
         self,
         vocabulary: int,
         width: int,
+        table_width: int,
         segments: int,
         position: Position,
         blocks: list[Block],
@@ -38,11 +39,12 @@ class Encoder(nn.Module):
         convolution: Convolution | None = None,
     ) -> None:
         super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.segments = nn.Embedding(segments, width) if segments else None
+        self.tokens = nn.Embedding(vocabulary, table_width)
+        self.segments = nn.Embedding(segments, table_width) if segments else None
         self.position = position
         self.first_norm = first_norm
         self.dropout = nn.Dropout(dropout)
+        self.project = nn.Linear(table_width, width) if table_width != width else None
         self.blocks = nn.ModuleList(blocks)
         self.last_norm = last_norm
         self.convolution = convolution
@@ -58,7 +60,8 @@ class Encoder(nn.Module):
         if self.segments is not None:
             one = segments_BT is None or self.segments.num_embeddings == 1
             x_BTD = x_BTD + (self.segments.weight[0] if one else self.segments(segments_BT))
-        embedded_BTD = x_BTD = self.dropout(self.first_norm(self.position.embed(x_BTD)))
+        x_BTD = self.dropout(self.first_norm(self.position.embed(x_BTD)))
+        embedded_BTD = x_BTD = x_BTD if self.project is None else self.project(x_BTD)
         *blocks, last = self.blocks
         for layer, block in enumerate(blocks):
             x_BTD = block(x_BTD, padding_BT)

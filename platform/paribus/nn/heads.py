@@ -11,14 +11,15 @@ from paribus.nn.position import AbsolutePosition
 class MlmHead(nn.Module):
     """Linear, GELU, norm, then the transposed token embedding and a free bias. Devlin et al. 2019, reference code.
 
-    `places_M` are the predicted places, as indices in the flattened (B*T); returns logits (M, V).
+    `places_M` are the predicted places, as indices in the flattened (B*T); returns logits (M, V). The linear layer
+    ends at the width of the embedding (ELECTRA's and ALBERT's code).
     """
 
     def __init__(self, embedding: nn.Embedding, width: int, eps: float) -> None:
         super().__init__()
         self._embedding = [embedding]  # in a list: tied, it belongs to the encoder
-        self.dense = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, eps)
+        self.dense = nn.Linear(width, embedding.embedding_dim)
+        self.norm = nn.LayerNorm(embedding.embedding_dim, eps)
         self.bias = nn.Parameter(torch.empty(embedding.num_embeddings))
 
     def forward(self, states: States, places_M: Tensor) -> Tensor:
@@ -75,3 +76,37 @@ class TokenHead(nn.Module):
     def forward(self, hidden_BTD: Tensor) -> Tensor:
         logits: Tensor = self.out(self.dropout(hidden_BTD))
         return logits
+
+
+class LinearRtdHead(nn.Module):
+    """Whether each token was replaced, a logit a token (B, T): w h. Clark et al. 2020, arXiv:2003.10555, section 2."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        logits_BT: Tensor = self.out(hidden_BTD).squeeze(-1)
+        return logits_BT
+
+
+class ElectraRtdHead(LinearRtdHead):
+    """Linear, GELU, linear; no norm and no dropout. Clark et al. 2020, reference code."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(width)
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        return super().forward(F.gelu(self.dense(hidden_BTD)))
+
+
+class DebertaRtdHead(ElectraRtdHead):
+    """The same on norm(h + h of [CLS]). He et al. 2021, arXiv:2111.09543, reference code."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__(width)
+        self.norm = nn.LayerNorm(width, eps)
+
+    def forward(self, hidden_BTD: Tensor) -> Tensor:
+        return super().forward(self.norm(hidden_BTD + hidden_BTD[:, :1]))

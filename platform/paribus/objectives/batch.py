@@ -14,6 +14,7 @@ class Micro:
     tokens_BT: input ids.  padding_BT: True at [PAD], None where there is none.  segments_BT: 0 or 1, None for all 0.
     places_M: index of each predicted place in the flattened (B*T).  targets_M: the ids that stood there.
     labels_B: sentence labels, None without a sentence objective.
+    draws_M: a uniform draw a predicted place, None where nothing is sampled.
     """
 
     tokens_BT: Tensor
@@ -22,6 +23,7 @@ class Micro:
     places_M: Tensor
     targets_M: Tensor
     labels_B: Tensor | None = None
+    draws_M: Tensor | None = None
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""

@@ -7,19 +7,18 @@ import numpy as np
 import torch
 
 from paribus.data.batching import Batches
-from paribus.data.masking import duplicates, mask, mask_visits
+from paribus.data.masking import duplicates, mask, mask_visits, sampling_draws
 from paribus.data.packing import Rows
 from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import Micro, Step
 from paribus.plan.stages import Pretraining
-from paribus.spec.objective import Mlm
+from paribus.spec.objective import Mlm, Objective, Rtd
 
 
 class Steps:
     """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`."""
 
     def __init__(self, rows: Rows, spec: Pretraining, vocabulary: int, seed: int, micro_rows: int | None) -> None:
-        assert isinstance(spec.objective, Mlm)
         self._rows, self._spec, self._objective = rows, spec, spec.objective
         self._vocabulary, self._seed, self._micro_rows = vocabulary, seed, micro_rows
         self._batches = Batches(rows.lengths, spec.budget.batch_tokens, seed)
@@ -46,14 +45,35 @@ class Steps:
         )
         size = self._micro_rows or len(rows)
         micros = tuple(
-            make_micro(self._rows, rows[part], tokens[part], masked.inputs[part], masked.chosen[part], self._objective)
+            make_micro(
+                self._rows,
+                rows[part],
+                tokens[part],
+                masked.inputs[part],
+                masked.chosen[part],
+                self._objective,
+                visits[part],
+                self._seed,
+            )
             for part in (slice(start, start + size) for start in range(0, len(rows), size))
         )
         return Step(micros, int(masked.chosen.sum()), len(rows), int(self._rows.lengths[rows].sum()))
 
 
-def make_micro(rows: Rows, numbers: Any, tokens: Any, inputs: Any, chosen: Any, objective: Mlm | None = None) -> Micro:
-    """Rows as tensors, cut to the longest of them (in eights: shapes recur)."""
+def make_micro(
+    rows: Rows,
+    numbers: Any,
+    tokens: Any,
+    inputs: Any,
+    chosen: Any,
+    objective: Objective | None = None,
+    visits: Any = 0,
+    seed: int = 0,
+) -> Micro:
+    """Rows as tensors, cut to the longest of them (in eights: shapes recur).
+
+    `objective` decides on labels and draws; `visits` and `seed` decide the draws.
+    """
     lengths = rows.lengths[numbers]
     longest = min(tokens.shape[1], -(-int(lengths.max()) // 8) * 8)
     inputs, chosen, tokens = inputs[:, :longest], chosen[:, :longest], tokens[:, :longest]
@@ -63,7 +83,10 @@ def make_micro(rows: Rows, numbers: Any, tokens: Any, inputs: Any, chosen: Any, 
     if second.any():
         places = np.arange(longest)[None, :]
         segments = (second > 0)[:, None] & (places >= second[:, None]) & (places < lengths[:, None])
-    labels = rows.labels[numbers] if objective is not None and objective.sentence != "none" else None
+    labels = rows.labels[numbers] if isinstance(objective, Mlm) and objective.sentence != "none" else None
+    draws = None
+    if isinstance(objective, Rtd):
+        draws = sampling_draws(numbers, np.broadcast_to(visits, numbers.shape), longest, seed)[chosen]
     return Micro(
         torch.from_numpy(inputs.astype(np.int64)),
         torch.from_numpy(padding) if padding.any() else None,
@@ -71,4 +94,5 @@ def make_micro(rows: Rows, numbers: Any, tokens: Any, inputs: Any, chosen: Any, 
         torch.from_numpy(np.flatnonzero(chosen)),
         torch.from_numpy(tokens[chosen].astype(np.int64)),
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
+        None if draws is None else torch.from_numpy(draws),
     )

@@ -1,5 +1,6 @@
 """Masked language modelling, with a sentence objective where the spec asks for one."""
 
+import math
 from collections.abc import Iterator
 
 import torch.nn.functional as F
@@ -9,12 +10,12 @@ from paribus.nn.build import build_encoder, build_head
 from paribus.nn.heads import PooledHead
 from paribus.nn.init import initialise
 from paribus.objectives.batch import Micro, Step
+from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Mlm as MlmSpec
-from paribus.train.module import Trained
 
 
-class Mlm(Trained):
+class Mlm(Pretrained):
     """Masked language modelling. Devlin et al. 2019, arXiv:1810.04805, section 3.1.
 
     The loss of an optimizer step is the sum over all its predicted tokens divided once by their number, whatever the
@@ -28,6 +29,7 @@ class Mlm(Trained):
         self.head = build_head(spec.encoder, self.encoder)
         self.sentence_head = None if spec.objective.sentence == "none" else PooledHead(spec.encoder.width, 2)
         initialise(self, seed, spec.encoder.init_std)
+        self.guess = math.log(vocabulary)
 
     def losses(self, micro: Micro) -> tuple[Tensor, Tensor | None]:
         """Summed token loss in nats, and summed sentence loss (None without a sentence objective)."""
@@ -49,3 +51,9 @@ class Mlm(Trained):
             if sentence_loss is not None:
                 parts["sentence_loss"] = sentence_loss / step.rows
             yield sum(parts.values()), parts  # type: ignore[misc]
+
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        heads = named("head", self.head)
+        if self.sentence_head is not None:
+            heads |= named("sentence_head", self.sentence_head)
+        return {"encoder": self.encoder.state_dict(), "heads": heads}

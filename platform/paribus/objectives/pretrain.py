@@ -1,11 +1,11 @@
 """The pretrain stage: train an encoder on packed rows, resuming from the newest good checkpoint.
 
-stage folder: encoder.safetensors, heads.safetensors, curve.jsonl
+stage folder: encoder.safetensors, heads.safetensors, curve.jsonl; generator.safetensors of replaced-token detection
 """
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,10 @@ from safetensors.torch import save_file
 from paribus.data.packing import load
 from paribus.objectives.loader import Steps
 from paribus.objectives.mlm import Mlm
+from paribus.objectives.module import Pretrained
+from paribus.objectives.rtd import Rtd
 from paribus.plan.stages import Pretraining
+from paribus.spec import objective as spec_of
 from paribus.spec.run import Runtime
 from paribus.store.store import Work
 from paribus.train.checkpoint import Checkpoints, newest
@@ -23,6 +26,15 @@ from paribus.train.fit import device, fit
 from paribus.train.watch import Diverged, Watch
 
 MICRO_TOKENS = 65536
+OBJECTIVE: Mapping[type[spec_of.Objective], Callable[[Pretraining, int, int], Pretrained]] = {
+    spec_of.Mlm: Mlm,
+    spec_of.Rtd: Rtd,
+}
+
+
+def build_objective(spec: Pretraining, vocabulary: int, seed: int) -> Pretrained:
+    """The module of a pretraining's objective, with its first values."""
+    return OBJECTIVE[type(spec.objective)](spec, vocabulary, seed)
 
 
 def pretrain(
@@ -40,11 +52,11 @@ def pretrain(
     where = device(runtime)
     micro_rows = runtime.micro_batch_rows or max(1, MICRO_TOKENS // rows.tokens.shape[1])
     steps = Steps(rows, spec, vocabulary, seed, micro_rows)
-    module = Mlm(spec, vocabulary, seed)
+    module = build_objective(spec, vocabulary, seed)
     folder = work.scratch / "checkpoints"
     found = newest(folder)
     checkpoint, steps.first = found or (None, 0)
-    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, math.log(vocabulary), steps.first, stop=stop)
+    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, module.guess, steps.first, stop=stop)
     callbacks = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
     outcome: dict[str, Any] = {"outcome": "done"}
     try:
@@ -52,11 +64,8 @@ def pretrain(
     except Diverged as error:
         outcome = {"outcome": "diverged", "diverged_step": error.step}
     else:
-        save_file(module.encoder.state_dict(), work.out / "encoder.safetensors")
-        heads = {f"head.{name}": tensor for name, tensor in module.head.state_dict().items()}
-        if module.sentence_head is not None:
-            heads |= {f"sentence_head.{name}": t for name, t in module.sentence_head.state_dict().items()}
-        save_file(heads, work.out / "heads.safetensors")
+        for name, weights in module.files().items():
+            save_file(weights, work.out / f"{name}.safetensors")
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
     updates = outcome.get("diverged_step", budget.steps)
     work.row("updates", updates)

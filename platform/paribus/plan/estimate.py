@@ -7,7 +7,7 @@ from typing import Any
 from paribus.plan.plan import Plan
 from paribus.plan.stages import Pretraining, Stage
 from paribus.spec.base import canonical, digest
-from paribus.spec.objective import Mlm
+from paribus.spec.objective import Rtd
 from paribus.spec.run import Run
 
 # Where nothing has been measured yet: a CPU core's modest rate, and a few seconds for any other stage.
@@ -19,7 +19,8 @@ GUESSED_SECONDS = 5.0
 class Cost:
     """What a pretraining costs, as `paribus.nn.count` counts it on the meta device.
 
-    parameters: all of encoder and head, tied ones once.  embedding: of these, token, segment and position tables.
+    parameters: all that is trained (encoder and head, a generator's too), tied ones once.  embedding: of these, token,
+    segment and position tables.
     train_flops_a_token: forward and backward (three times the forward), a multiply and an add counted as two, the head
     at the predicted places only.
     """
@@ -35,14 +36,16 @@ def cost_question(run: Run) -> dict[str, Any]:
         "encoder": run.encoder.model_dump(mode="json"),
         "vocabulary": run.tokenizer.vocabulary_size,
         "length": run.packing.length,
-        "rate": run.objective.rate if isinstance(run.objective, Mlm) else 1.0,
+        "rate": run.objective.rate,
+        "rtd": run.objective.model_dump(mode="json") if isinstance(run.objective, Rtd) else None,
     }
 
 
 def cost_key(run: Run) -> str:
     """The name an answer is remembered by."""
-    question = cost_question(run)
-    return digest(f"{canonical(run.encoder)}|{question['vocabulary']}|{question['length']}|{question['rate']}")
+    rtd = canonical(run.objective) if isinstance(run.objective, Rtd) else ""
+    sizes = run.tokenizer.vocabulary_size, run.packing.length, run.objective.rate
+    return digest("|".join(map(str, (canonical(run.encoder), *sizes, rtd))))
 
 
 @dataclass(frozen=True)
@@ -87,4 +90,4 @@ def estimate(
 
 def _encoder_of(spec: Mapping[str, Any]) -> str:
     """What decides the speed of a pretraining, as text."""
-    return str(spec["encoder"]) + str(spec["precision"])
+    return str(spec["encoder"]) + str(spec["precision"]) + str(spec["objective"].get("generator"))

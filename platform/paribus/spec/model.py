@@ -166,12 +166,20 @@ class Encoder(Spec):
     convolution: int | None = Field(None, ge=1)
     """Kernel of a convolution over the embeddings, added to the first layer's output; null leaves it out.
     He et al. 2020, arXiv:2006.03654, table 13; DeBERTa v2 xlarge: 3."""
+    embedding_width: int | None = Field(None, ge=2)
+    """Width of the token, segment and position tables, projected to `width`; null: `width` itself, no projection.
+    Lan et al. 2020, arXiv:1909.11942, section 3.1; 128 in ELECTRA-small (Clark et al. 2020, arXiv:2003.10555)."""
     segments: int = Field(2, ge=0, le=2)
     """Rows of the segment (token type) table; 0 leaves it out."""
     dropout: float = Field(0.1, ge=0, lt=1)
     """On the embeddings and on each residual branch."""
     init_std: float = Field(0.02, gt=0)
     """Standard deviation of the normal that weights start from (biases 0, norms 1)."""
+
+    @property
+    def table_width(self) -> int:
+        """Width of the token, segment and position tables."""
+        return self.embedding_width or self.width
 
     @model_validator(mode="after")
     def _heads(self) -> "Encoder":

@@ -7,13 +7,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from paribus.spec.base import Spec
 from paribus.spec.data import Corpus, Packing, SegmentPairs, Tokenizer
 from paribus.spec.model import Absolute, Encoder, EnhancedMaskDecoder
-from paribus.spec.objective import Mlm, Objective
+from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.spec.optim import Budget, Optimizer, Schedule
 from paribus.spec.task import FineTuning, Task
 
 
 class HeldOut(Spec):
-    """Masked-LM loss on held-out documents: 15 % masked, all by [MASK], the same places for every arm and seed."""
+    """Masked-LM loss on held-out documents: 15 % masked, all by [MASK], the same places for every arm and seed.
+
+    With replaced-token detection that is the generator's, and the discriminator is asked about its samples there.
+    """
 
     rate: float = Field(0.15, gt=0, lt=1)
 
@@ -72,6 +75,8 @@ class Run(Spec):
                 )
             if self.encoder.segments < 2:
                 raise ValueError("objective.sentence needs encoder.segments: 2, found " + str(self.encoder.segments))
+        if isinstance(self.objective, Rtd):
+            self.objective.generator.encoder(self.encoder)  # refuses sizes that do not fit
         return self
 
 

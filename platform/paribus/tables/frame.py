@@ -34,7 +34,8 @@ def frame(plan: Plan, store: Store) -> pl.DataFrame:
     """Everything measured for `plan`, a row a measurement, with the columns of SCHEMA.
 
     `stage` is the stage's kind, `run` and `key` are content keys, `n` is the number of items measured. `task` is 'mlm'
-    for the held-out loss, the task's name for its baseline and fine-tunings, else null. Losses are in nats, scores of
+    for the held-out loss ('generator' and 'rtd' after replaced-token detection), the task's name for its baseline and
+    fine-tunings, else null. Losses are in nats, scores of
     tasks are fractions. A stage that several runs share appears in each.
     """
     finished = store.keys()
@@ -47,9 +48,19 @@ def frame(plan: Plan, store: Store) -> pl.DataFrame:
                 continue
             if stage.key not in measured:
                 measured[stage.key] = store.rows(stage.key) or _diverged(stage)
-            start = (run.arm.label, run.arm.baseline, run.seed, run.key, stage.kind, stage.key, *_recipe(stage))
+            start = (run.arm.label, run.arm.baseline, run.seed, run.key, stage.kind, stage.key)
+            task, lr, restart = _recipe(stage)
             for row in measured[stage.key]:
-                values = (*start, row["metric"], row["split"], row["value"], row["n"])
+                values = (
+                    *start,
+                    row.get("task", task),
+                    lr,
+                    restart,
+                    row["metric"],
+                    row["split"],
+                    row["value"],
+                    row["n"],
+                )
                 for append, value in zip(appends, values, strict=True):
                     append(value)
     return pl.DataFrame(columns, schema=SCHEMA)

@@ -15,6 +15,7 @@ from paribus.plan.plan import Plan, flatten, plan
 from paribus.project import Project
 from paribus.spec.base import canonical, digest
 from paribus.spec.load import suggest
+from paribus.spec.objective import Rtd
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
 from paribus.store.store import Store
@@ -33,6 +34,18 @@ class Column:
     unit: Unit
     higher_is_better: bool | None
     published: bool
+
+
+HELD_OUT = (
+    Column("mlm.loss", "MLM loss", "nats", False, published=False),
+    Column("mlm.perplexity", "MLM perplexity", "perplexity", False, published=False),
+)
+DETECTION = (
+    Column("generator.loss", "generator MLM loss", "nats", False, published=False),
+    Column("rtd.precision", "replaced precision", "points", True, published=False),
+    Column("rtd.recall", "replaced recall", "points", True, published=False),
+    Column("rtd.auc", "replaced AUC", "points", True, published=False),
+)
 
 
 @dataclass(frozen=True)
@@ -166,9 +179,10 @@ class _Layout:
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
         self.settings = settings(plan.arms)
+        objectives = {type(arm.run.objective) for arm in plan.arms}
         self.ours = [
-            Column("mlm.loss", "MLM loss", "nats", False, published=False),
-            Column("mlm.perplexity", "MLM perplexity", "perplexity", False, published=False),
+            *(HELD_OUT if objectives - {Rtd} else ()),
+            *(DETECTION if Rtd in objectives else ()),
             *(
                 Column(f"{task.name}.{task.metrics[0]}", f"{task.name} {task.metrics[0]}", "points", True, False)
                 for task in self.tasks
@@ -207,7 +221,12 @@ class _Layout:
     def _values(self) -> dict[str, dict[str, dict[int, float]]]:
         """Column key to arm to seed to value, without the runs that diverged."""
         held_out = self.measured.filter(pl.col("stage") == "evaluate", pl.col("split") == "test")
-        frames = {f"mlm.{metric}": held_out.filter(pl.col("metric") == metric) for metric in ("loss", "perplexity")}
+        frames = {
+            column.key: held_out.filter(pl.concat_str("task", "metric", separator=".") == column.key).with_columns(
+                pl.col("value") * (100 if column.unit == "points" else 1)
+            )
+            for column in (*HELD_OUT, *DETECTION)
+        }
         scores = chosen(self.plan, self.measured)
         for task in self.tasks:
             frames[f"{task.name}.{task.metrics[0]}"] = scores.filter(pl.col("task") == task.name).with_columns(
@@ -253,7 +272,7 @@ class _Layout:
         if not mine:
             return None
         samples = tuple(Sample(seed, self.runs[arm.label, seed].key, mine[seed]) for seed in sorted(mine))
-        comparable = not column.key.startswith("mlm.") or self._same_evaluation(arm)
+        comparable = not column.key.startswith(("mlm.", "generator.", "rtd.")) or self._same_evaluation(arm)
         difference = paired(mine, values.get(self.plan.baseline.label, {})) if comparable and not arm.baseline else None
         return Cell(aggregate(list(mine.values()), self.plan.experiment.aggregate), samples, difference)
 
@@ -272,17 +291,20 @@ class _Layout:
             (task, metric, split): (value, stage)
             for task, metric, split, value, stage in data.select("task", "metric", "split", "value", "key").iter_rows()
         }
-        unigram: list[Cell | None] = [None] * len(self.ours)
+        unigram: dict[str, Cell] = {}
         if (None, "unigram_loss", "test") in measured:
             loss, stage = measured[None, "unigram_loss", "test"]
-            unigram[:2] = [Cell(loss, stage=stage), Cell(math.exp(loss), stage=stage)]
-        majority: list[Cell | None] = [None, None]
+            unigram = {"mlm.loss": Cell(loss, stage=stage), "mlm.perplexity": Cell(math.exp(loss), stage=stage)}
+            unigram["generator.loss"] = unigram["mlm.loss"]
+        majority = {"rtd.auc": Cell(50.0)}
         for task in self.tasks:
             value, stage = measured.get((task.name, f"majority.{task.metrics[0]}", "dev"), (None, None))
-            majority.append(None if value is None else Cell(100 * value, stage=stage))
-        blank = (None,) * (len(self.published) + len(self.settings))
+            if value is not None:
+                majority[f"{task.name}.{task.metrics[0]}"] = Cell(100 * value, stage=stage)
         rows = [("unigram", "unigram frequencies", unigram), ("majority", "best constant answer", majority)]
-        return [Row(key, label, "Learnt nothing", (*blank, *cells)) for key, label, cells in rows if any(cells)]
+        blank = (None,) * (len(self.published) + len(self.settings))
+        found = [(key, label, [known.get(column.key) for column in self.ours]) for key, label, known in rows]
+        return [Row(key, label, "Learnt nothing", (*blank, *cells)) for key, label, cells in found if any(cells)]
 
     def _notes(self) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
@@ -305,8 +327,12 @@ class _Layout:
             f"A cell of ours is the {experiment.aggregate} over n seeds. Below it the difference to "
             f"{plan.baseline.label}: the mean of the differences paired by seed, with its 95 % t interval "
             "(df = pairs - 1; none for one pair), each comparison by itself, not corrected for their number.",
-            "MLM loss: nats a masked token on held-out documents (test split).",
         ]
+        keys = {column.key for column in self.ours}
+        if "mlm.loss" in keys:
+            notes.append("MLM loss: nats a masked token on held-out documents (test split).")
+        if "rtd.auc" in keys:
+            notes += self._detection()
         if masks := self._masks():
             notes.append(masks)
         notes += self._tunings()
@@ -371,6 +397,19 @@ class _Layout:
                 note += " None was tried beyond it, so a better one may lie there."
             notes.append(note)
         return notes
+
+    def _detection(self) -> list[str]:
+        """How columns of replaced-token detection are to be read, and how each arm's parameters moved."""
+        joint = {arm.label: arm.run.objective.joint for arm in self.plan.arms if isinstance(arm.run.objective, Rtd)}
+        steps = (f"{arm} {'one on the joint loss' if joint[arm] else 'generator, then discriminator'}" for arm in joint)
+        return [
+            "Generator MLM loss: nats a masked token on held-out documents (test split). It measures the generator "
+            "only; what is fine-tuned is the discriminator.",
+            "Replaced precision and recall (at probability 1/2) and AUC: how well the discriminator finds, among all "
+            "tokens of those documents, the samples of its own run's generator. A better generator makes that harder: "
+            "compare arms by tasks.",
+            f"Optimizer steps an update: {'; '.join(steps)}.",
+        ]
 
     def _count(self) -> str:
         """How many runs are done, and for each arm what became of the others."""

@@ -121,9 +121,9 @@ class Wanted:
         except FileNotFoundError:  # it was finished, and moved, between finding the file and opening it
             return self._store.curve(key)
 
-    def rows(self, stage: Stage) -> list[tuple[str, str | None, float]]:
-        """The measurements of a finished stage: its metric, split and value."""
-        return [(row["metric"], row["split"], row["value"]) for row in self._store.rows(stage.key)]
+    def rows(self, stage: Stage) -> list[tuple[str | None, str, str | None, float]]:
+        """The measurements of a finished stage: its task where it says one, metric, split and value."""
+        return [(row.get("task"), row["metric"], row["split"], row["value"]) for row in self._store.rows(stage.key)]
 
     def _tags(self, arm: Arm) -> dict[str, str]:
         return {
@@ -333,8 +333,8 @@ class StageEntry:
         assert self.facts.end is not None
         subject = _task_name(self.stage) or {"evaluate": "mlm"}.get(self.stage.kind, self.stage.kind)
         return [
-            Point("/".join(filter(None, (split, subject, metric))), float(value), 0, self.facts.end)
-            for metric, split, value in self._wanted.rows(self.stage)
+            Point("/".join(filter(None, (split, task or subject, metric))), float(value), 0, self.facts.end)
+            for task, metric, split, value in self._wanted.rows(self.stage)
         ]
 
     def provenance_tags(self) -> dict[str, str]:

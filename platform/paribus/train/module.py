@@ -25,25 +25,30 @@ class Trained(pl.LightningModule):
         self._optimizer, self._schedule, self._steps = optimizer, schedule, steps
         self._seed, self._purpose = seed, purpose
 
-    def update(self, losses: Iterator[tuple[Tensor, dict[str, Tensor]]]) -> None:
-        """Add up the gradients of `losses` (a loss and its named parts for each micro-batch), clip, step.
+    def update(self, *turns: Iterator[tuple[Tensor, dict[str, Tensor]]]) -> None:
+        """For each turn add up the gradients of its losses (a loss and its named parts a micro-batch), clip, step.
 
-        An iterator, so that each forward pass is run, and draws its dropout, in here.
+        Iterators, so that each forward pass is run, and draws its dropout, in here. A turn moves only parameters that
+        its losses give a gradient, and AdamW keeps its state a parameter, so turns over different parameters are
+        optimizers of their own.
         """
         # Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would.
         torch.manual_seed(seed_for(self._seed, self._purpose, "dropout", self.global_step))
         optimizer: Any = self.optimizers()
-        optimizer.zero_grad()
-        parts: dict[str, Tensor] = {}
-        for loss, named in losses:
-            self.manual_backward(loss)
-            for name, part in named.items():
-                parts[name] = parts[name] + part.detach() if name in parts else part.detach()
         clip = getattr(self._optimizer, "clip", 0.0) or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), clip)
-        optimizer.step()
+        parts: dict[str, Tensor] = {}
+        norms = []
+        for turn in turns:
+            optimizer.zero_grad()
+            for loss, named in turn:
+                self.manual_backward(loss)
+                for name, part in named.items():
+                    parts[name] = parts[name] + part.detach() if name in parts else part.detach()
+            norms.append(torch.nn.utils.clip_grad_norm_(self.parameters(), clip).detach())
+            # Lightning counts steps by its wrapper: the last turn's stands for the whole update.
+            (optimizer if turn is turns[-1] else optimizer.optimizer).step()
         rate = torch.tensor(optimizer.param_groups[0]["lr"], dtype=torch.float64)
-        self.last = {**parts, "grad_norm": norm.detach(), "lr": rate}
+        self.last = {**parts, "grad_norm": torch.stack(norms).norm(), "lr": rate}
         self.lr_schedulers().step()  # type: ignore[union-attr]
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:

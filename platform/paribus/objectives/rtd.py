@@ -1,0 +1,84 @@
+"""Replaced-token detection: a generator by MLM, and a discriminator on its samples."""
+
+import math
+from collections.abc import Iterator
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from paribus.nn.build import build_rtd
+from paribus.nn.init import initialise
+from paribus.nn.rtd import corrupt, sample
+from paribus.objectives.batch import Micro, Step
+from paribus.objectives.module import Pretrained, named
+from paribus.plan.stages import Pretraining
+from paribus.spec.objective import Rtd as RtdSpec
+
+Losses = Iterator[tuple[Tensor, dict[str, Tensor]]]
+
+
+class Rtd(Pretrained):
+    """Replaced-token detection. Clark et al. 2020, arXiv:2003.10555, section 2; He et al. 2021, arXiv:2111.09543.
+
+    L_MLM is the sum over all masked tokens of the optimizer step divided once by their number, L_RTD over all tokens
+    but [PAD] by theirs.  The generator is in training mode when it is sampled from, with the logits it is trained on.
+    """
+
+    def __init__(self, spec: Pretraining, vocabulary: int, seed: int) -> None:
+        super().__init__(spec.optimizer, spec.schedule, spec.budget.steps, seed, "pretrain")
+        assert isinstance(spec.objective, RtdSpec)
+        self.weight = spec.objective.discriminator_weight
+        self.joint = spec.objective.joint
+        self.model = build_rtd(spec.encoder, spec.objective, vocabulary)
+        initialise(self.model, seed, spec.encoder.init_std)
+        self.model.share(spec.objective.sharing, spec.objective.shared)
+        self.guess = math.log(vocabulary) + self.weight * math.log(2)
+
+    def generate(self, micro: Micro) -> tuple[Tensor, Tensor]:
+        """Summed MLM loss in nats, and a sample for each masked place."""
+        assert micro.draws_M is not None
+        logits_MV = self.model.predict(micro.tokens_BT, micro.segments_BT, micro.padding_BT, micro.places_M).float()
+        return F.cross_entropy(logits_MV, micro.targets_M, reduction="sum"), sample(logits_MV, micro.draws_M)
+
+    def detect(self, micro: Micro, sampled_M: Tensor) -> Tensor:
+        """Summed loss, in nats, of telling the samples that differ from the original from all other tokens."""
+        tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
+        replaced_BT = tokens_BT != corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+        logits_BT = self.model.detect(tokens_BT, micro.segments_BT, micro.padding_BT).float()
+        real_BT = None if micro.padding_BT is None else (~micro.padding_BT).float()
+        return F.binary_cross_entropy_with_logits(logits_BT, replaced_BT.float(), real_BT, reduction="sum")
+
+    def training_step(self, step: Step, _: int) -> None:
+        if self.joint:
+            return self.update(self._both(step))
+        sampled: list[Tensor] = []
+        self.update(self._generator(step, sampled), self._discriminator(step, sampled))
+
+    def _generator(self, step: Step, sampled: list[Tensor]) -> Losses:
+        for micro in step.micros:
+            loss, tokens_M = self.generate(micro)
+            sampled.append(tokens_M)
+            loss = loss / step.predicted
+            yield loss, {"loss": loss, "generator_loss": loss}
+
+    def _discriminator(self, step: Step, sampled: list[Tensor]) -> Losses:
+        for micro, tokens_M in zip(step.micros, sampled, strict=True):
+            loss = self.detect(micro, tokens_M) / step.tokens
+            yield self.weight * loss, {"loss": self.weight * loss, "discriminator_loss": loss}
+
+    def _both(self, step: Step) -> Losses:
+        for micro in step.micros:
+            generator_loss, tokens_M = self.generate(micro)
+            parts = {
+                "generator_loss": generator_loss / step.predicted,
+                "discriminator_loss": self.detect(micro, tokens_M) / step.tokens,
+            }
+            loss = parts["generator_loss"] + self.weight * parts["discriminator_loss"]
+            yield loss, {"loss": loss, **parts}
+
+    def files(self) -> dict[str, dict[str, Tensor]]:
+        return {
+            "encoder": self.model.discriminator_state(),
+            "generator": self.model.generator.state_dict(),
+            "heads": named("head", self.model.head) | named("generator_head", self.model.generator_head),
+        }

@@ -1,0 +1,368 @@
+"""Replaced-token detection: who moves which table, what is replaced, and what the losses are divided by."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+from paribus.data.packing import load
+from paribus.data.vocabulary import FIRST_ORDINARY, PAD
+from paribus.nn.rtd import corrupt
+from paribus.objectives.batch import Micro, Step
+from paribus.objectives.loader import Steps
+from paribus.objectives.rtd import Rtd
+from paribus.plan.stages import Pretraining
+from paribus.spec.run import Runtime
+from paribus.train.fit import fit
+
+Make = Callable[..., Pretraining]
+SIZE = 512
+CPU = Runtime(device="cpu")
+BODY = "blocks.0.attention.qkv.weight"
+
+
+@pytest.fixture
+def rtd(pretraining: Make) -> Make:
+    """A small pretraining by replaced-token detection; keywords replace fields of the objective."""
+
+    def made(optimizer: object = None, **changes: object) -> Pretraining:
+        objective = {"kind": "rtd", "masking": "dynamic", "shared": "tokens", **changes}
+        more = {"optimizer": optimizer} if optimizer else {}
+        return pretraining(objective=objective, **more)
+
+    return made
+
+
+def step(spec: Pretraining, packed: Path, micro_rows: int | None = None, number: int = 0) -> Step:
+    return Steps(load(packed, "train"), spec, SIZE, 0, micro_rows).step(number)
+
+
+def losses(module: Rtd, asked: Step) -> tuple[Tensor, Tensor]:
+    """L_MLM and L_RTD of a step."""
+    (micro,) = asked.micros
+    generator_loss, sampled = module.generate(micro)
+    return generator_loss / asked.predicted, module.detect(micro, sampled) / asked.tokens
+
+
+def gradients(module: Rtd, loss: Tensor) -> dict[str, Tensor]:
+    module.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in module.model.named_parameters() if p.grad is not None}
+
+
+def tables(module: Rtd) -> tuple[str, str]:
+    """The names of E_G and of what the discriminator's loss moves."""
+    names = dict(module.model.named_parameters())
+    delta = "encoder.tokens.parametrizations.weight.original"
+    mine = next((name for name in (delta, "encoder.tokens.weight") if name in names), "generator.tokens.weight")
+    return "generator.tokens.weight", mine
+
+
+def train(spec: Pretraining, packed: Path, steps: int = 1, micro_rows: int | None = None) -> Rtd:
+    """A module after some updates, by Lightning."""
+    module = Rtd(spec, SIZE, 0)
+    fit(module, Several(Steps(load(packed, "train"), spec, SIZE, 0, micro_rows)), steps, "fp32", CPU)
+    return module
+
+
+class Several:
+    """What a data loader iterates."""
+
+    def __init__(self, steps: Steps) -> None:
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[Step]:
+        return iter(self.steps)
+
+
+# --- gradients -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sharing", ["es", "nes", "gdes"])
+def test_each_loss_moves_the_tables_and_layers_that_the_paper_says(rtd: Make, packed: Path, sharing: str) -> None:
+    spec = rtd(sharing=sharing)
+    module = Rtd(spec, SIZE, 0)
+    theirs, mine = tables(module)
+    assert (theirs == mine) == (sharing == "es")
+    by_mlm = gradients(module, losses(module, step(spec, packed))[0])
+    by_rtd = gradients(module, losses(module, step(spec, packed))[1])
+    assert by_mlm[theirs].abs().max() > 0 and by_rtd[mine].abs().max() > 0
+    if sharing != "es":
+        assert mine not in by_mlm and theirs not in by_rtd
+        assert not by_mlm.keys() & by_rtd.keys()
+    assert f"generator.{BODY}" in by_mlm and f"encoder.{BODY}" not in by_mlm
+    assert f"encoder.{BODY}" in by_rtd and not any(name.startswith("generator.blocks") for name in by_rtd)
+    assert {name for name in by_mlm | by_rtd} == {name for name, _ in module.model.named_parameters()}
+
+
+@pytest.mark.parametrize("sharing", ["es", "nes", "gdes"])
+def test_the_gradient_of_a_joint_step_is_the_sum_of_both(rtd: Make, packed: Path, sharing: str) -> None:
+    spec = rtd(sharing=sharing, optimizers="joint", discriminator_weight=7.0)
+    module, asked = Rtd(spec, SIZE, 0), step(spec, packed)
+    by_mlm, by_rtd = (gradients(module, losses(module, asked)[which]) for which in (0, 1))
+    (joint,) = (loss for loss, _ in module._both(asked))
+    for name, gradient in gradients(module, joint).items():
+        expected = by_mlm.get(name, torch.zeros(())) + 7.0 * by_rtd.get(name, torch.zeros(()))
+        torch.testing.assert_close(gradient, expected.expand_as(gradient), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("micro_rows", [1, 3])
+def test_micro_batches_give_the_samples_and_the_gradient_of_the_whole_step(
+    rtd: Make, packed: Path, micro_rows: int
+) -> None:
+    spec = rtd()
+    module = Rtd(spec, SIZE, 0)
+    whole, cut = step(spec, packed, number=1), step(spec, packed, micro_rows, number=1)
+    sampled = torch.cat([module.generate(micro)[1] for micro in cut.micros])
+    assert torch.equal(sampled, module.generate(whole.micros[0])[1])
+    expected, found = (gradients(module, sum(loss for loss, _ in module._both(s))) for s in (whole, cut))
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
+
+
+# --- steps -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_disentangled_table_starts_as_the_generators_and_only_the_discriminator_parts_them(
+    rtd: Make, packed: Path
+) -> None:
+    spec = rtd(sharing="gdes", optimizer={"kind": "adamw", "lr": 1e-2, "weight_decay": 0.0})
+    module = Rtd(spec, SIZE, 0)
+    table, delta = module.model.generator.tokens.weight, dict(module.model.named_parameters())[tables(module)[1]]
+    assert torch.equal(module.model.encoder.tokens.weight, table) and not delta.any()
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-2, weight_decay=0.0)
+    before, asked = table.detach().clone(), step(spec, packed)
+    for which, moves in ((0, table), (1, delta)):
+        kept, start = (delta if which == 0 else table).detach().clone(), moves.detach().clone()
+        optimizer.zero_grad()
+        losses(module, asked)[which].backward()
+        optimizer.step()
+        assert not torch.equal(moves, start)
+        assert torch.equal(delta if which == 0 else table, kept)
+        assert torch.equal(module.model.encoder.tokens.weight, table + delta)
+    assert not torch.equal(table, before)
+
+
+@pytest.mark.parametrize("sharing", ["nes", "gdes"])
+def test_alternating_is_two_optimizers_each_with_its_own_clipping(rtd: Make, packed: Path, sharing: str) -> None:
+    spec = rtd(sharing=sharing, optimizer={"kind": "adamw", "lr": 1e-2, "clip": 0.05})
+    slow = Rtd(spec, SIZE, 0)
+    mine = [p for n, p in slow.model.named_parameters() if n.startswith(("encoder", "head"))]
+    theirs = [p for n, p in slow.model.named_parameters() if n.startswith("generator")]
+    parts = [
+        (theirs, torch.optim.AdamW(theirs, weight_decay=0.01, eps=1e-6)),
+        (mine, torch.optim.AdamW(mine, eps=1e-6)),
+    ]
+    for number, factor in ((0, 0.95), (1, 0.85), (2, 0.75)):  # ten steps, warm-up in the first tenth of one
+        asked = step(spec, packed, number=number)
+        (micro,) = asked.micros
+        rate = 1e-2 * factor
+        loss, sampled = slow.generate(micro)
+        for which, (parameters, optimizer) in enumerate(parts):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad()
+            part = loss / asked.predicted if which == 0 else 50.0 * slow.detect(micro, sampled) / asked.tokens
+            part.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 0.05)
+            for parameter in parameters:  # matrices only
+                if parameter.ndim < 2:
+                    parameter.data.div_(1 - rate * 0.01)
+            optimizer.step()
+    fast = train(replace_schedule(spec), packed, 3)
+    for (name, expected), found in zip(slow.model.named_parameters(), fast.model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_turns_have_the_two_terms_of_the_joint_loss(rtd: Make, packed: Path) -> None:
+    spec = rtd(sharing="nes", discriminator_weight=7.0)
+    module, asked, sampled = Rtd(spec, SIZE, 0), step(spec, packed, 3), []
+    turns = [*module._generator(asked, sampled)], [*module._discriminator(asked, sampled)]
+    loss, parts = (sum(loss for loss, _ in module._both(asked)), [named for _, named in module._both(asked)])
+    torch.testing.assert_close(sum(loss for turn in turns for loss, _ in turn), loss)
+    torch.testing.assert_close(sum(named["loss"] for turn in turns for _, named in turn), loss)
+    for which, name in enumerate(("generator_loss", "discriminator_loss")):
+        torch.testing.assert_close(sum(n[name] for _, n in turns[which]), sum(n[name] for n in parts))
+
+
+def replace_schedule(spec: Pretraining) -> Pretraining:
+    return spec.model_copy(update={"schedule": type(spec.schedule)(warmup=0.0)})
+
+
+def test_an_update_of_two_turns_is_one_step_of_the_clock(rtd: Make, packed: Path) -> None:
+    module = train(rtd(sharing="nes"), packed, 4)
+    assert module.last["lr"].item() == pytest.approx(1e-2 * (10 - 3.5) / 9.9)
+
+
+def test_the_weight_of_the_discriminator_matters_to_a_shared_table_and_not_to_one_of_its_own(
+    rtd: Make, packed: Path
+) -> None:
+    adam = {"kind": "adamw", "lr": 1e-2, "eps": 1e-30, "clip": 0.0}
+    table = {}
+    for sharing in ("nes", "es"):
+        for weight in (50.0, 100.0):
+            module = train(rtd(adam, sharing=sharing, discriminator_weight=weight), packed, 2)
+            table[sharing, weight] = module.model.encoder.tokens.weight.detach()
+    seen = (table["nes", 50.0] - table["nes", 100.0]).abs().max()
+    assert seen < 1e-4 < (table["es", 50.0] - table["es", 100.0]).abs().max()
+
+
+# --- counts and files ------------------------------------------------------------------------------------------------
+
+
+def count(spec: Pretraining) -> int:
+    return sum(p.numel() for p in Rtd(spec, SIZE, 0).parameters())
+
+
+def test_two_tables_cost_as_many_parameters_as_the_second_has(rtd: Make) -> None:
+    width = rtd().encoder.width
+    assert count(rtd(sharing="nes")) == count(rtd(sharing="gdes")) == count(rtd(sharing="es")) + SIZE * width
+    # All: 32 places, 2 segments, and a norm of two rows.
+    assert count(rtd(sharing="nes")) == count(rtd(sharing="es", shared="all")) + (SIZE + 32 + 2 + 2) * width
+    assert count(rtd(sharing="gdes", shared="all")) == count(rtd(sharing="nes"))
+
+
+@pytest.mark.parametrize("shared", ["tokens", "all"])
+@pytest.mark.parametrize("sharing", ["es", "nes", "gdes"])
+def test_what_is_kept_is_an_encoder_with_plain_tables_that_says_the_same(
+    rtd: Make, packed: Path, sharing: str, shared: str, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    from paribus.evaluate.held_out import load_encoder, load_rtd
+
+    spec = rtd(sharing=sharing, shared=shared)
+    module = train(spec, packed, 2).eval()
+    for name, weights in module.files().items():
+        save_file(weights, tmp_path / f"{name}.safetensors")
+    (micro,) = step(spec, packed).micros
+    seen = micro.tokens_BT, micro.segments_BT, micro.padding_BT
+    whole = load_rtd(spec.encoder, spec.objective, SIZE, tmp_path).eval()
+    assert torch.equal(whole.detect(*seen), module.model.detect(*seen))
+    assert torch.equal(whole.predict(*seen, micro.places_M), module.model.predict(*seen, micro.places_M))
+    assert torch.equal(load_encoder(spec.encoder, SIZE, tmp_path).eval()(*seen), module.model.encoder(*seen))
+    apart = not torch.equal(whole.generator.tokens.weight, whole.encoder.tokens.weight)
+    assert apart == (sharing != "es")
+    assert set(load_file(tmp_path / "encoder.safetensors")) == set(
+        load_encoder(spec.encoder, SIZE, tmp_path).state_dict()
+    )
+
+
+def test_the_generators_head_is_tied_to_its_own_table(rtd: Make) -> None:
+    for sharing in ("es", "nes", "gdes"):
+        model = Rtd(rtd(sharing=sharing), SIZE, 0).model
+        assert model.generator_head._embedding[0] is model.generator.tokens
+        assert (model.encoder.tokens.weight is model.generator.tokens.weight) == (sharing == "es")
+
+
+# --- labels and samples ----------------------------------------------------------------------------------------------
+
+
+def forced(module: Rtd, micro: Micro, tokens_M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What the discriminator sees, and the labels its loss reveals, when the generator says `tokens_M`."""
+    module.model.predict = lambda *_: 100.0 * F.one_hot(tokens_M, SIZE).float()
+    _, sampled = module.generate(micro)
+    logits = torch.zeros_like(micro.tokens_BT, dtype=torch.float, requires_grad=True)
+    seen: list[Tensor] = []
+    module.model.detect = lambda tokens_BT, *_: seen.append(tokens_BT) or logits
+    module.detect(micro, sampled).backward()
+    assert logits.grad is not None
+    return seen[0], logits.grad < 0, sampled  # at a logit of 0 the gradient is 1/2 - label
+
+
+def test_samples_that_are_the_original_leave_nothing_replaced(rtd: Make, packed: Path) -> None:
+    spec = rtd()
+    (micro,) = step(spec, packed).micros
+    original = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+    seen, labels, sampled = forced(Rtd(spec, SIZE, 0), micro, micro.targets_M)
+    assert torch.equal(sampled, micro.targets_M) and torch.equal(seen, original) and not labels.any()
+
+
+def test_samples_that_are_wrong_are_replaced_exactly_at_the_masked_places(rtd: Make, packed: Path) -> None:
+    spec = rtd()
+    (micro,) = step(spec, packed).micros
+    wrong = (micro.targets_M + 1) % SIZE
+    seen, labels, _ = forced(Rtd(spec, SIZE, 0), micro, wrong)
+    assert torch.equal(labels.flatten().nonzero()[:, 0], micro.places_M)
+    assert torch.equal(seen.flatten()[micro.places_M], wrong)
+
+
+@pytest.mark.parametrize("mask", [0.85, 1.0])
+def test_special_tokens_are_never_replaced_and_no_mask_is_left(rtd: Make, packed: Path, mask: float) -> None:
+    spec = rtd(replacement={"mask": mask, "random": 0.0})
+    asked = step(spec, packed)
+    (micro,) = asked.micros
+    original = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+    kept = (micro.tokens_BT == original).flatten()[micro.places_M].float().mean()
+    assert kept == pytest.approx(1 - mask, abs=0.12)
+    seen, labels, _ = forced(Rtd(spec, SIZE, 0), micro, torch.full_like(micro.targets_M, FIRST_ORDINARY))
+    special = original < FIRST_ORDINARY - 1
+    assert special.any() and torch.equal(seen[special], original[special]) and not labels[special].any()
+    assert torch.equal(seen.flatten()[micro.places_M], torch.full_like(micro.targets_M, FIRST_ORDINARY))
+
+
+def test_places_have_fresh_draws_at_every_visit_whatever_the_masks(rtd: Make, packed: Path) -> None:
+    rows = load(packed, "train")
+    tokens = int(rows.lengths.sum())
+    budget = {"train_tokens": 8 * tokens, "batch_tokens": tokens}
+    spec = rtd(masking="static")
+    steps = Steps(rows, spec.model_copy(update={"budget": type(spec.budget)(**budget)}), SIZE, 0, None)
+    draws = [steps.step(number).micros[0].draws_M for number in range(3)]
+    assert all(d is not None and ((d >= 0) & (d < 1)).all() for d in draws)
+    once, again, later = (sorted(d.tolist()) for d in draws if d is not None)
+    assert once != again != later
+
+
+# --- losses ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["linear", "electra", "deberta"])
+def test_untrained_networks_guess_uniformly(rtd: Make, packed: Path, head: str) -> None:
+    spec = rtd(head=head)
+    generator_loss, discriminator_loss = losses(Rtd(spec, SIZE, 0), step(spec, packed))
+    assert generator_loss.item() == pytest.approx(math.log(SIZE), rel=0.01)
+    assert discriminator_loss.item() == pytest.approx(math.log(2), abs=0.02)
+
+
+def test_padding_adds_nothing_and_the_divisor_counts_every_other_token(rtd: Make, packed: Path) -> None:
+    spec = rtd()
+    module, asked = Rtd(spec, SIZE, 0), step(spec, packed)
+    (micro,) = asked.micros
+    assert micro.padding_BT is not None
+    assert asked.tokens == int((~micro.padding_BT).sum())
+    _, sampled = module.generate(micro)
+    logits = module.model.detect(corrupt(micro.tokens_BT, micro.places_M, sampled), None, micro.padding_BT)
+    labels = torch.zeros_like(logits)
+    labels.view(-1)[micro.places_M] = (sampled != micro.targets_M).float()
+    slow = F.binary_cross_entropy_with_logits(logits[~micro.padding_BT], labels[~micro.padding_BT])
+    torch.testing.assert_close(module.detect(micro, sampled) / asked.tokens, slow)
+    other = micro.tokens_BT.masked_fill(micro.tokens_BT == PAD, 9)
+    torch.testing.assert_close(module.detect(replace(micro, tokens_BT=other), sampled) / asked.tokens, slow)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"generator": {"kind": "shallow", "depth": 1.0}},
+        {"generator": {"kind": "narrow", "width": 0.5}},
+        {"head": "linear"},
+        {"head": "deberta"},
+        {"sharing": "gdes"},
+        {"sharing": "gdes", "optimizers": "joint"},
+        {"shared": "all"},
+        {"discriminator_weight": 10.0},
+        {"replacement": {"mask": 1.0, "random": 0.0}},
+    ],
+)
+def test_every_choice_moves_the_discriminator(rtd: Make, packed: Path, change: dict[str, object]) -> None:
+    one, other = (train(rtd(**fields), packed, 2).model.discriminator_state() for fields in ({}, change))
+    assert not torch.equal(one[BODY], other[BODY])
+    if change == {"sharing": "gdes"}:
+        joint = train(rtd(**change, optimizers="joint"), packed, 2).model.discriminator_state()
+        assert not torch.equal(joint[BODY], other[BODY])
