@@ -163,6 +163,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(paribus: Paribus, argv:
         ("optimizer.lr=[1", "--set optimizer.lr=[1"),
         ("objective.rate=0.3", "cannot set objective.rate: the factor masking-rate varies objective.rate"),
         ("objective={kind: mlm}", "the factor masking-rate varies objective.rate"),
+        ("objective.sentence=nsp", "needs packing.kind segment-pairs or sentence-pairs with negatives random-document"),
+        ("packing.negatives=swapped", "packing.negatives: no such key for kind 'full-sentences' in packing"),
+        ("objective.unit.kind=word", "objective.unit.kind: found \"word\", expected one of 'n-gram', 'span', 'token'"),
         ("budget.train_tokens=1", "train_tokens must be at least batch_tokens, found 1"),
     ],
 )

@@ -36,7 +36,9 @@ def project(documents: list[Document], tmp_path_factory: pytest.TempPathFactory)
     (folder / "paribus.toml").write_text("")
     for name in ("data", "experiments/scales"):
         (folder / name).mkdir(parents=True)
-    pieces = ["\n".join(" ".join(p) for p in d.paragraphs[at : at + 4]) for d in documents for at in range(0, 40, 4)]
+    # Sentences of four words, so that a row of 32 tokens holds several, and two documents now and then.
+    short = [[" ".join(" ".join(s.split()[:4]) + "." for s in p) for p in d.paragraphs] for d in documents]
+    pieces = ["\n".join(paragraphs[at : at + 4]) for paragraphs in short for at in range(0, 40, 4)]
     (folder / "data" / "pieces.jsonl").write_text("".join(json.dumps({"text": piece}) + "\n" for piece in pieces))
     scale = yaml.safe_load((ROOT / "experiments/scales/debug.yaml").read_text())
     scale["set"] |= {

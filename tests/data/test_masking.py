@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from paribus.data.masking import Masked, duplicates, mask, mask_visits
+from paribus.data.masking import Masked, duplicates, mask, mask_visits, unit_lengths
 from paribus.data.vocabulary import CLS, FIRST_ORDINARY, MASK, PAD, SEP, UNK
 from paribus.errors import DataError
 from paribus.seeds import bits, seed_for, uniforms
-from paribus.spec.data import Dynamic, Replacement, Static
+from paribus.spec.data import Dynamic, NGrams, Replacement, Spans, Static, Tokens, Unit, WholeWords
 
 SIZE = 1000
 BERT = Replacement()
@@ -179,3 +179,161 @@ def test_masks_that_would_be_seen_less_are_refused() -> None:
     assert duplicates(Static(duplicates=2), 8.0) == 2
     with pytest.raises(DataError, match=r"objective.masking.duplicates: found 3, but 8.0 passes .* take at most 2"):
         duplicates(Static(duplicates=3), 8.0)
+
+
+# --- units: whole words, spans, n-grams -----------------------------------------------------------------------------
+
+UNITS: tuple[Unit, ...] = (Tokens(), WholeWords(), Spans(), NGrams())
+WORDS = pytest.mark.parametrize("unit", UNITS[1:], ids=lambda unit: unit.kind)
+
+
+def continuing(tokens: np.ndarray) -> np.ndarray:
+    """Every third id goes on with the word before it, as in tests of packing."""
+    return np.asarray((tokens % 3 == 0) & (tokens >= FIRST_ORDINARY))
+
+
+def words_of(tokens: np.ndarray) -> list[list[list[int]]]:
+    """The places of a row as runs between specials, of words, of places."""
+    runs: list[list[list[int]]] = [[]]
+    for place, token in enumerate(tokens):
+        if token < UNK:
+            runs.append([])
+        elif runs[-1] and continuing(tokens)[place]:
+            runs[-1][-1].append(place)
+        else:
+            runs[-1].append([place])
+    return [run for run in runs if run]
+
+
+def slow_units(tokens: np.ndarray, row: int, visit: int, rate: float, unit: Unit) -> dict[int, int]:
+    """The chosen places of a row and where the unit of each begins, one word at a time."""
+    stream = seed_for(0, "mask")
+    runs = words_of(tokens)
+    left = max(1, int(rate * sum(len(word) for run in runs for word in run) + 0.5))
+    turns = [(run, number) for run in runs for number in range(len(run))]
+    turns.sort(key=lambda turn: uniforms(stream, row, visit, turn[0][turn[1]][0], 0).item())
+    found: dict[int, int] = {}
+    for run, number in turns:
+        begin = run[number][0]
+        asked = int(unit_lengths(unit, uniforms(stream, row, visit, begin, 3)))
+        for word in run[number : number + asked]:
+            if word[0] in found or len(word) > left:
+                break
+            found |= dict.fromkeys(word, begin)
+            left -= len(word)
+    return found
+
+
+@WORDS
+@given(
+    st.lists(st.lists(st.integers(0, 30), min_size=16, max_size=16), min_size=1, max_size=4),
+    st.integers(0, 3),
+    st.sampled_from((0.01, 0.15, 0.4, 0.99)),
+)
+def test_units_of_all_rows_are_chosen_as_one_word_at_a_time(
+    unit: Unit, tokens: list[list[int]], visit: int, rate: float
+) -> None:
+    ids = np.array(tokens)
+    found = masked(ids, visit, rate=rate, unit=unit, continues=continuing(ids))
+    for row in range(len(ids)):
+        slow = slow_units(ids[row], row, visit, rate, unit)
+        assert np.flatnonzero(found.chosen[row]).tolist() == sorted(slow)
+
+
+@WORDS
+@given(st.lists(st.integers(0, 30), min_size=24, max_size=24), st.sampled_from((0.15, 0.5)))
+def test_all_or_none_of_a_words_tokens_are_chosen_and_no_more_than_the_budget(
+    unit: Unit, tokens: list[int], rate: float
+) -> None:
+    ids = np.array([tokens])
+    chosen = masked(ids, rate=rate, unit=unit, continues=continuing(ids)).chosen[0]
+    words = [word for run in words_of(ids[0]) for word in run]
+    assert all(len({bool(chosen[place]) for place in word}) == 1 for word in words)
+    assert not chosen[ids[0] < UNK].any()
+    budget = max(1, int(rate * sum(map(len, words)) + 0.5))
+    left = budget - int(chosen.sum())
+    assert left >= 0
+    # Nothing that would still fit was left out.
+    assert not any(len(word) <= left for word in words if not chosen[word[0]])
+
+
+@WORDS
+def test_the_share_of_tokens_is_the_rate_in_every_unit(unit: Unit) -> None:
+    tokens = rows(2000, 116)  # 100 candidates each
+    found = masked(tokens, unit=unit, continues=continuing(tokens))
+    assert found.chosen.sum() / (tokens >= UNK).sum() == pytest.approx(0.15, abs=0.001)
+    inputs, originals = found.inputs[found.chosen], tokens[found.chosen]
+    assert (inputs == MASK).mean() == pytest.approx(0.8, abs=0.015)
+    assert ((inputs != MASK) & (inputs != originals)).mean() == pytest.approx(0.1, abs=0.015)
+    assert (found.inputs[~found.chosen] == tokens[~found.chosen]).all()
+
+
+@WORDS
+def test_the_end_of_a_row_is_chosen_as_often_as_its_middle(unit: Unit) -> None:
+    tokens = rows(4000, 144)  # places 1 to 124 are candidates
+    share = masked(tokens, unit=unit, continues=continuing(tokens)).chosen.mean(0)
+    middle = share[40:80].mean()
+    assert share[100:124].mean() == pytest.approx(middle, rel=0.03)
+    # Only a word within a unit's reach of the row's beginning has fewer units that could cover it.
+    assert share[20:40].mean() == pytest.approx(middle, rel=0.03)
+
+
+def test_whole_words_are_chosen_evenly_wherever_they_are() -> None:
+    tokens = rows(4000, 72)
+    tokens[(tokens >= FIRST_ORDINARY) & continuing(tokens)] += 1  # one token a word
+    counts = masked(tokens, unit=WholeWords(), continues=continuing(tokens)).chosen.sum(0)[1:62]
+    assert stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_span_lengths_are_geometric_and_cut_off() -> None:
+    lengths = unit_lengths(Spans(), uniforms(seed_for(0, "lengths"), np.arange(100_000)))
+    assert lengths.mean() == pytest.approx(3.797, abs=0.02)
+    shares = np.bincount(lengths, minlength=12) / len(lengths)
+    assert (shares[1], shares[10], shares[0], shares[11]) == pytest.approx((0.224, 0.030, 0, 0), abs=0.005)
+    weights = 0.2 * 0.8 ** np.arange(10)
+    assert shares[1:11] == pytest.approx(weights / weights.sum(), abs=0.005)
+
+
+def test_short_n_grams_are_more_frequent() -> None:
+    lengths = unit_lengths(NGrams(), uniforms(seed_for(0, "lengths"), np.arange(100_000)))
+    assert np.bincount(lengths)[1:] / len(lengths) == pytest.approx((0.545, 0.273, 0.182), abs=0.005)
+
+
+@pytest.mark.parametrize("unit", [WholeWords, Spans, NGrams])
+def test_what_stands_in_place_of_a_unit_is_drawn_once_or_for_each_token(unit: type[Unit]) -> None:
+    tokens = rows(80, 64)
+    fates = {}
+    for per in ("unit", "token"):
+        found = masked(tokens, unit=unit(replacement_per=per), continues=continuing(tokens))  # type: ignore[call-arg]
+        kinds: dict[tuple[int, int], set[str]] = {}
+        for row in range(len(tokens)):
+            for place, begin in slow_units(tokens[row], row, 0, 0.15, unit()).items():  # type: ignore[call-arg]
+                assert found.chosen[row, place]
+                what = "mask" if found.inputs[row, place] == MASK else "other"
+                kinds.setdefault((row, begin), set()).add(what)
+        fates[per] = [len(seen) for seen in kinds.values()]
+    assert max(fates["unit"]) == 1 and max(fates["token"]) == 2
+
+
+def test_a_unit_of_one_token_is_a_token_and_words_without_continuations_are_tokens() -> None:
+    tokens = rows(50, 64)
+    plain = masked(tokens)
+    for unit in (WholeWords(), Spans(longest=1, replacement_per="token"), NGrams(longest=1)):
+        found = masked(tokens, unit=unit)
+        assert (found.inputs == plain.inputs).all() and (found.chosen == plain.chosen).all()
+
+
+def test_a_row_whose_words_all_exceed_its_budget_has_nothing_to_predict() -> None:
+    tokens = np.array([[CLS, 7, 9, 12, 10, 15, 18, SEP]])  # two words of three tokens, a budget of one
+    assert not masked(tokens, unit=WholeWords(), continues=continuing(tokens)).chosen.any()
+    assert masked(tokens, rate=0.5, unit=WholeWords(), continues=continuing(tokens)).chosen.sum() == 3
+
+
+@WORDS
+@given(st.permutations(range(12)), st.integers(1, 12))
+def test_the_units_of_a_row_do_not_depend_on_its_batch(unit: Unit, order: list[int], count: int) -> None:
+    tokens, numbers = rows(12, 32), np.array(order[:count])
+    tokens[::2, 9:] = PAD  # rows of unequal numbers of words
+    whole = masked(tokens, 3, unit=unit, continues=continuing(tokens))
+    part = mask(tokens[numbers], numbers, np.full(count, 3), 0, 0.15, BERT, SIZE, unit, continuing(tokens[numbers]))
+    assert (part.inputs == whole.inputs[numbers]).all() and (part.chosen == whole.chosen[numbers]).all()

@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paribus.data.batching import Batches
 from paribus.data.document import Document
-from paribus.data.packing import CONTINUES, DOCUMENT, SENTENCE, Rows, load, pack, save, unigram_loss
+from paribus.data.masking import mask
+from paribus.data.packing import CONTINUES, DOCUMENT, PAIRS, SENTENCE, Rows, load, pack, save, unigram_loss
 from paribus.data.vocabulary import CLS, FIRST_ORDINARY, PAD, SEP, Encoded, Vocabulary
 from paribus.errors import DataError
-from paribus.spec.data import FullSentences, SegmentPairs
+from paribus.spec.data import DocSentences, FullSentences, Packing, Replacement, SegmentPairs, SentencePairs
 
 LENGTH = 16
 # Documents as the lengths of their sentences; longer than a row, as long as one, and empty ones included.
@@ -125,16 +127,37 @@ def test_rows_that_were_saved_are_those_that_are_loaded(tmp_path: Path) -> None:
         assert (getattr(found, name) == getattr(packed, name)).all() and isinstance(getattr(found, name), np.memmap)
 
 
-# --- segment pairs --------------------------------------------------------------------------------------------------
+# --- doc sentences --------------------------------------------------------------------------------------------------
+
+
+@given(LENGTHS)
+def test_doc_sentences_are_the_full_sentences_of_each_document_alone(lengths: list[list[int]]) -> None:
+    made = documents(lengths)
+    packed = pack(DocSentences(length=LENGTH), made, numbers(), None)
+    alone = [pack(FullSentences(length=LENGTH), [document], numbers(), None) for document in made]
+    assert rows_of(packed) == [row for rows in alone for row in rows_of(rows)]
+    assert not (packed.flags[:, 2:] & DOCUMENT).any()
+
+
+@given(LENGTHS)
+def test_no_row_of_doc_sentences_spans_two_documents_and_the_last_is_short(lengths: list[list[int]]) -> None:
+    ends = FIRST_ORDINARY + np.cumsum([sum(sentences) for sentences in lengths])
+    for row in rows_of(pack(DocSentences(length=LENGTH), documents(lengths), numbers(), None)):
+        first, last = np.searchsorted(ends, [row[1], row[-2]], side="right")
+        assert first == last
+
+
+# --- pairs ----------------------------------------------------------------------------------------------------------
 
 SHORT = st.lists(st.lists(st.integers(1, 8), min_size=0, max_size=12), min_size=2, max_size=6).filter(
     lambda found: sum(len(sentences) >= 2 for sentences in found) >= 2
 )
+KINDS = pytest.mark.parametrize("kind", [SegmentPairs, SentencePairs])
+NEGATIVES = pytest.mark.parametrize("negatives", list(PAIRS))
 
 
-def pairs(lengths: list[list[int]], negatives: str) -> Rows:
-    packing = SegmentPairs(length=LENGTH, negatives=negatives)  # type: ignore[arg-type]
-    return pack(packing, documents(lengths), numbers(), None)
+def pairs(lengths: list[list[int]], negatives: str, kind: type[Packing] = SegmentPairs, length: int = LENGTH) -> Rows:
+    return pack(kind(length=length, negatives=negatives), documents(lengths), numbers(), None)  # type: ignore[call-arg]
 
 
 def sides(packed: Rows) -> list[tuple[list[int], list[int]]]:
@@ -144,79 +167,102 @@ def sides(packed: Rows) -> list[tuple[list[int], list[int]]]:
     ]
 
 
-@pytest.mark.parametrize("negatives", ["swapped", "random-document"])
+def kinds_of(packed: Rows, negatives: str) -> list[str]:
+    return [PAIRS[negatives][label] for label in packed.labels.tolist()]  # type: ignore[index]
+
+
+def places(ids: list[int], lengths: list[list[int]]) -> list[tuple[int, int]]:
+    """The (document, sentence of it) each id is from."""
+    starts = [(d, s) for d, sentences in enumerate(lengths) for s, n in enumerate(sentences) for _ in range(n)]
+    return [starts[id - FIRST_ORDINARY] for id in ids]
+
+
+@KINDS
+@NEGATIVES
 @given(lengths=SHORT)
-def test_a_pair_is_two_full_segments_between_specials_and_the_halves_are_exact(
-    negatives: str, lengths: list[list[int]]
+def test_a_pair_is_two_full_segments_between_specials_and_the_shares_are_exact(
+    kind: type[Packing], negatives: str, lengths: list[list[int]]
 ) -> None:
-    packed = pairs(lengths, negatives)
+    packed = pairs(lengths, negatives, kind)
     for row, (first, second) in zip(rows_of(packed), sides(packed), strict=True):
         assert first and second
         assert row == [CLS, *first, SEP, *second, SEP]
-    assert abs(2 * int(packed.labels.sum()) - len(packed)) <= 1
-    for row, second in enumerate(packed.second.tolist()):
-        assert packed.flags[row, 1] & SENTENCE and packed.flags[row, second] & SENTENCE
+    counts = np.bincount(packed.labels, minlength=len(PAIRS[negatives]))  # type: ignore[index]
+    assert counts.max() - counts.min() <= 1 and len(counts) == len(PAIRS[negatives])  # type: ignore[index]
 
 
-@pytest.mark.parametrize("negatives", ["swapped", "random-document"])
+@KINDS
+@NEGATIVES
 @given(lengths=SHORT)
-def test_a_true_pair_goes_on_where_its_first_segment_ends(negatives: str, lengths: list[list[int]]) -> None:
-    packed = pairs(lengths, negatives)
-    for (first, second), label in zip(sides(packed), packed.labels.tolist(), strict=True):
-        if label == 0:
-            _assert_neighbours(first, second, lengths)
+def test_true_and_swapped_pairs_are_neighbours_and_random_ones_are_of_two_documents(
+    kind: type[Packing], negatives: str, lengths: list[list[int]]
+) -> None:
+    packed = pairs(lengths, negatives, kind)
+    for (first, second), what in zip(sides(packed), kinds_of(packed, negatives), strict=True):
+        a, b = places(first, lengths), places(second, lengths)
+        assert len({document for document, _ in a}) == len({document for document, _ in b}) == 1
+        if what == "random":
+            assert a[0][0] != b[0][0]
+        else:
+            earlier, later = (b, a) if what == "swapped" else (a, b)
+            assert later[0] == (earlier[-1][0], earlier[-1][1] + 1)
 
 
+@KINDS
+@NEGATIVES
 @given(lengths=SHORT)
-def test_a_swapped_pair_is_a_true_one_turned_round(lengths: list[list[int]]) -> None:
-    packed = pairs(lengths, "swapped")
-    for (first, second), label in zip(sides(packed), packed.labels.tolist(), strict=True):
-        if label == 1:
-            _assert_neighbours(second, first, lengths)
+def test_no_sentence_is_lost_but_a_lone_one_at_the_end(
+    kind: type[Packing], negatives: str, lengths: list[list[int]]
+) -> None:
+    packed = pairs(lengths, negatives, kind, 128)  # no pair is cut
+    found = {place for pair in sides(packed) for side in pair for place in places(side, lengths)}
+    for number, sentences in enumerate(lengths):
+        assert {(number, sentence) for sentence in range(len(sentences) - 1)} <= found or len(sentences) < 2
 
 
+@NEGATIVES
 @given(lengths=SHORT)
-def test_a_random_second_segment_is_from_another_document(lengths: list[list[int]]) -> None:
-    ends = FIRST_ORDINARY + np.cumsum([sum(sentences) for sentences in lengths])
-    packed = pairs(lengths, "random-document")
-    for (first, second), label in zip(sides(packed), packed.labels.tolist(), strict=True):
-        same = np.searchsorted(ends, first[0], side="right") == np.searchsorted(ends, second[0], side="right")
-        assert same == (label == 0)
+def test_only_sentence_pairs_have_one_sentence_a_side(negatives: str, lengths: list[list[int]]) -> None:
+    packed = pairs(lengths, negatives, SentencePairs)
+    assert all(len(set(places(side, lengths))) == 1 for pair in sides(packed) for side in pair)
+    assert ((packed.flags & SENTENCE > 0).sum(1) == 2).all()
 
 
+def test_segments_hold_as_many_sentences_as_fit_and_flag_each() -> None:
+    packed = pairs([[3, 3, 3, 3, 3, 3]], "none")
+    # Room for 13 tokens: four sentences, then two.
+    assert [len(a) + len(b) for a, b in sides(packed)] == [12, 6]
+    assert (packed.flags & SENTENCE > 0).sum(1).tolist() == [4, 2]
+    starts = packed.tokens[packed.flags & SENTENCE > 0]
+    assert starts.tolist() == list(range(FIRST_ORDINARY, FIRST_ORDINARY + 18, 3))
+
+
+@KINDS
 @given(lengths=SHORT)
-def test_both_kinds_of_negatives_share_their_true_pairs(lengths: list[list[int]]) -> None:
-    one, other = pairs(lengths, "swapped"), pairs(lengths, "random-document")
-    assert (one.labels == other.labels).all()
-    assert (one.tokens[one.labels == 0] == other.tokens[other.labels == 0]).all()
+def test_a_swapped_pair_is_the_true_one_turned_round(kind: type[Packing], lengths: list[list[int]]) -> None:
+    true, swapped = sides(pairs(lengths, "none", kind)), sides(pairs(lengths, "swapped", kind))
+    assert swapped == [(b, a) if row % 2 else (a, b) for row, (a, b) in enumerate(true)]
+
+
+def test_segment_types_are_of_the_pair_and_padding_has_none() -> None:
+    packed = pairs([[3, 3], [2, 2]], "none")
+    assert packed.second.tolist() == [5, 4] and packed.lengths.tolist() == [9, 7]
 
 
 def test_too_long_a_pair_loses_the_end_of_its_longer_segment() -> None:
     # Room for 13 tokens; the only cut of two sentences is between them.
     for lengths, kept in (([3, 14], (3, 10)), ([14, 3], (10, 3)), ([14, 14], (6, 7)), ([7, 14], (6, 7))):
-        ((first, second), *_) = sides(pairs([[*lengths], [1, 1]], "swapped"))
+        ((first, second), *_) = sides(pairs([[*lengths], [1, 1]], "none"))
         assert (len(first), len(second)) == kept
 
 
 def test_a_random_second_segment_needs_another_document() -> None:
-    with pytest.raises(DataError, match="needs another document, but there is only one"):
+    with pytest.raises(DataError, match="segment-pairs: a random second segment needs another document"):
         pairs([[3, 3], [3]], "random-document")
 
 
 def test_documents_of_one_sentence_give_no_pairs() -> None:
     assert len(pairs([[3], [4]], "swapped")) == 0
-
-
-def _assert_neighbours(first: list[int], second: list[int], lengths: list[list[int]]) -> None:
-    """`second` begins with the sentence after the one that `first` ends in (or was cut in), in the same document."""
-    starts = FIRST_ORDINARY + np.cumsum([0, *(n for sentences in lengths for n in sentences)])
-    assert second[0] == starts[np.searchsorted(starts, first[-1], side="right")] or (
-        # Cut at the end: whole sentences of `first` may be gone, so only the order is left to see.
-        len(first) + len(second) == LENGTH - 3 and second[0] in starts and second[0] > first[-1]
-    )
-    document_ends = FIRST_ORDINARY + np.cumsum([sum(sentences) for sentences in lengths])
-    places = np.searchsorted(document_ends, [first[0], second[0], second[-1]], side="right")
-    assert len(set(places.tolist())) == 1
 
 
 def _runs(row: list[int]) -> list[list[int]]:
@@ -234,3 +280,65 @@ def test_the_unigram_loss_is_the_entropy_of_what_is_predicted() -> None:
     # 7 and 8 seen equally often: held-out text of the same halves costs ln 2, but for the add-one of the other ids.
     packed = pack(FullSentences(length=LENGTH), [Document("a", (("7 8 " * 500,),))], numbers(10), None)
     assert unigram_loss(packed, packed, 10) == pytest.approx(np.log(2), abs=0.01)
+
+
+# --- what formats share ---------------------------------------------------------------------------------------------
+
+FORMATS: dict[str, Packing] = {
+    "full-sentences": FullSentences(length=256),
+    "doc-sentences": DocSentences(length=256),
+    "segment-pairs": SegmentPairs(length=256),
+    "sentence-pairs": SentencePairs(length=256),
+}
+
+
+@pytest.mark.parametrize("kind", list(FORMATS))
+def test_an_update_holds_the_same_tokens_in_every_format(
+    kind: str, documents: list[Document], vocabulary: Vocabulary
+) -> None:
+    packed = pack(FORMATS[kind], documents, vocabulary, None)
+    batches = Batches(packed.lengths, 2048, 0)
+    tokens, predicted = [], []
+    for step in range(60):
+        rows, visits = batches.rows(step)
+        tokens.append(int(packed.lengths[rows].sum()))
+        predicted.append(mask(packed.tokens[rows], rows, visits, 0, 0.15, Replacement(), len(vocabulary)).chosen.sum())
+    assert np.mean(tokens) == pytest.approx(2048, rel=0.02)
+    # Separators are tokens of an update that are never predicted.
+    assert np.mean(predicted) == pytest.approx(0.147 * 2048, rel=0.02)
+
+
+def test_formats_differ_in_their_padding_as_they_should(documents: list[Document], vocabulary: Vocabulary) -> None:
+    rows = {kind: pack(packing, documents, vocabulary, None) for kind, packing in FORMATS.items()}
+    share = {kind: 1 - packed.lengths.sum() / packed.tokens.size for kind, packed in rows.items()}
+    assert share["full-sentences"] < share["doc-sentences"] < share["sentence-pairs"]
+    full = rows["full-sentences"]
+    assert (full.flags[:, 2:] & DOCUMENT > 0).any()
+
+
+def _told_by(scores: np.ndarray, labels: np.ndarray) -> float:
+    """The share of rows whose label a threshold on `scores`, the best one, tells."""
+    order = labels[np.argsort(scores, kind="stable")]
+    below = np.concatenate([[0], np.cumsum(1 - 2 * order)])  # positives minus negatives below each threshold
+    return float(((labels == 1).sum() + max(below.max(), -below.min() + len(labels) - 2 * labels.sum())) / len(labels))
+
+
+@pytest.mark.parametrize(("negatives", "low", "high"), [("random-document", 0.6, 1.0), ("swapped", 0.45, 0.57)])
+def test_shared_words_tell_a_random_segment_from_the_next_and_not_the_order(
+    negatives: str, low: float, high: float, documents: list[Document], vocabulary: Vocabulary
+) -> None:
+    packing = SegmentPairs(length=128, negatives=negatives)  # type: ignore[arg-type]
+    packed = pack(packing, documents, vocabulary, None)
+    rare = np.bincount(packed.tokens.reshape(-1), minlength=len(vocabulary)) < 300
+    shared = []
+    for first, second in sides(packed):
+        a, b = ({id for id in side if rare[id]} for side in (first, second))
+        shared.append(-len(a & b) / max(1, min(len(a), len(b))))
+    assert low < _told_by(np.array(shared), packed.labels) < high
+
+
+def test_lengths_do_not_tell_a_random_segment_from_the_next(documents: list[Document], vocabulary: Vocabulary) -> None:
+    packed = pack(SegmentPairs(length=64), documents, vocabulary, None)
+    assert len(packed) > 500
+    for scores in (packed.lengths, packed.second, packed.lengths - packed.second):
+        assert _told_by(scores, packed.labels) < 0.56

@@ -8,14 +8,18 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from paribus.data.packing import load
+from paribus.data.document import Document
+from paribus.data.packing import load, save
+from paribus.data.packing import pack as packed
+from paribus.data.vocabulary import Vocabulary
 from paribus.evaluate import held_out as module
 from paribus.evaluate.held_out import held_out
 from paribus.nn.build import build_encoder, build_head, build_rtd
+from paribus.nn.heads import PooledHead
 from paribus.nn.init import initialise
 from paribus.objectives.module import named
 from paribus.spec import model as spec
-from paribus.spec.data import Dynamic, Replacement
+from paribus.spec.data import Dynamic, Replacement, SentencePairs
 from paribus.spec.objective import Mlm, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Work
@@ -50,6 +54,35 @@ def test_a_model_that_guesses_uniformly_costs_the_logarithm_of_the_vocabulary(me
     for split in ("validation", "test"):
         assert found[split, "loss"] == pytest.approx(math.log(SIZE), abs=1e-5)
         assert found[split, "perplexity"] == pytest.approx(SIZE, rel=1e-4)
+
+
+def test_what_a_sentence_head_tells_is_counted_beside_a_constant_answer(
+    encoder: Callable[..., spec.Encoder],
+    documents: list[Document],
+    vocabulary: Vocabulary,
+    tmp_path: Path,
+    begin: Callable[..., Work],
+) -> None:
+    pack = tmp_path / "pack"
+    pack.mkdir()
+    packing = SentencePairs(length=32, negatives="three-way")
+    rows = {split: packed(packing, documents[:2], vocabulary, None) for split in ("validation", "test")}
+    for split, found in rows.items():
+        save(found, pack, split)
+    parts = {"encoder": build_encoder(encoder(), SIZE)}
+    parts |= {"head": build_head(encoder(), parts["encoder"]), "sentence_head": PooledHead(16, 3)}
+    for part in parts.values():
+        initialise(part, 0, 0.02)
+    torch.nn.init.constant_(parts["sentence_head"].out.bias[2], 100.0)  # always says 2
+    save_file(parts["encoder"].state_dict(), tmp_path / "encoder.safetensors")
+    heads = {f"{name}.{n}": w for name in ("head", "sentence_head") for n, w in parts[name].state_dict().items()}
+    save_file(heads, tmp_path / "heads.safetensors")
+    with begin("evaluate", HeldOut()) as work:
+        held_out(HeldOut(), Mlm(masking=Dynamic()), encoder(), SIZE, tmp_path, pack, work, Runtime(device="cpu"))
+        values = {row["metric"]: row["value"] for row in work._rows if row["split"] == "test"}
+    labels = rows["test"].labels
+    assert values["sentence_accuracy"] == pytest.approx((labels == 2).mean())
+    assert values["majority.sentence_accuracy"] == pytest.approx((labels == 0).mean())
 
 
 @pytest.mark.parametrize("rows", [1, 7])

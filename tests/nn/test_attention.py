@@ -24,25 +24,33 @@ def slowly(attention: FullAttention, x: Tensor, padding: Tensor | None, position
             for query in range(length):
                 scores = torch.full((length,), -math.inf)
                 for key in range(length):
-                    if padding is None or not padding[row, key]:
+                    if padding is None or not (padding[row, key] if padding.ndim == 2 else padding[row, query, key]):
                         scores[key] = q[row, query, part] @ k[row, key, part] / math.sqrt(per_head)
                         scores[key] += 0 if bias is None else bias[head, query, key]
                 out[row, query, part] = scores.softmax(0) @ v[row, :, part]
     return attention.out(out)
 
 
-@pytest.mark.parametrize("padded", [False, True])
+PADDING = {
+    "nothing": None,
+    "keys": torch.tensor([[False] * 5, [False] * 3 + [True] * 2]),
+    "keys for each query": torch.rand(2, 5, 5, generator=torch.Generator().manual_seed(0)).gt(0.6)
+    & ~torch.eye(5).bool(),
+}
+
+
+@pytest.mark.parametrize("unseen", list(PADDING))
 @pytest.mark.parametrize(
     "position", [Unordered(), AlibiPosition(2), RelativeBias(3, 2, 2, False)], ids=lambda p: type(p).__name__
 )
 @torch.no_grad()
-def test_fused_attention_is_slow_attention(position: Position, padded: bool) -> None:
+def test_fused_attention_is_slow_attention(position: Position, unseen: str) -> None:
     torch.manual_seed(0)
     for parameter in position.parameters():
         torch.nn.init.normal_(parameter)
     attention = FullAttention(layer=2, width=8, heads=2, dropout=0.0, position=position).eval()
     x = torch.randn(2, 5, 8)
-    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2]) if padded else None
+    padding = PADDING[unseen]
     torch.testing.assert_close(attention(x, padding), slowly(attention, x, padding, position), rtol=0, atol=1e-5)
 
 

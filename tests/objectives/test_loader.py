@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from paribus.data.packing import Rows, load
-from paribus.data.vocabulary import MASK, PAD
+from paribus.data.document import Document
+from paribus.data.packing import CONTINUES, Rows, documents_of, load, pack
+from paribus.data.vocabulary import MASK, PAD, SEP, UNK, Vocabulary
 from paribus.errors import DataError
+from paribus.nn.build import build_encoder
+from paribus.nn.init import initialise
 from paribus.objectives.loader import Steps, make_micro
 from paribus.plan.stages import Pretraining
+from paribus.spec.data import FullSentences
 from paribus.spec.load import build
+from paribus.spec.model import Encoder
 from paribus.spec.objective import Mlm
 
 Make = Callable[..., Pretraining]
@@ -119,3 +124,73 @@ def test_masks_that_would_be_seen_too_rarely_are_refused(rows: Rows, pretraining
     long = {"train_tokens": 100 * int(rows.lengths.sum()), "batch_tokens": 1024}
     with pytest.raises(DataError, match="objective.masking.duplicates: found 50"):
         Steps(rows, pretraining(objective=objective(masking=masking), budget=long), SIZE, 0, None)
+
+
+def test_a_step_chooses_whole_words_by_the_flags_of_its_rows(rows: Rows, pretraining: Make) -> None:
+    steps = Steps(rows, pretraining(objective=objective(unit="whole-word")), SIZE, 0, None)
+    numbers, _ = steps._batches.rows(0)
+    (micro,) = steps.step(0).micros
+    width = micro.tokens_BT.shape[1]
+    chosen = np.zeros(micro.tokens_BT.numel(), dtype=bool)
+    chosen[micro.places_M.numpy()] = True
+    chosen = chosen.reshape(-1, width)
+    tokens, flags = rows.tokens[numbers][:, :width], rows.flags[numbers][:, :width]
+    # A token that goes on with the word before it is chosen if and only if that one is.
+    inside = (flags[:, 1:] & CONTINUES > 0) & (tokens[:, :-1] >= UNK)
+    assert inside.any() and (chosen[:, 1:] == chosen[:, :-1])[inside].all()
+
+
+def test_arms_of_different_units_see_the_same_rows(rows: Rows, pretraining: Make) -> None:
+    arms = [Steps(rows, pretraining(objective=objective(unit=unit)), SIZE, 0, None) for unit in ("token", "span")]
+    for step in range(3):
+        one, other = (arm.step(step) for arm in arms)
+        assert (one.rows, one.tokens) == (other.rows, other.tokens)
+        assert other.predicted == pytest.approx(one.predicted, rel=0.1) and other.predicted <= one.predicted
+        assert not torch.equal(one.micros[0].places_M, other.micros[0].places_M)
+
+
+@pytest.fixture
+def isolated(documents: list[Document], vocabulary: Vocabulary) -> Rows:
+    """Rows of short documents, several a row."""
+    short = [Document(f"{d.id}{n}", ((s[:24],),)) for d in documents[:3] for n, s in enumerate(d.sentences[:12])]
+    return pack(FullSentences(length=32, isolation="document"), short, vocabulary, None)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("position", ["absolute", "relative-bias"])
+def test_an_isolated_token_sees_its_own_document_and_no_other(
+    isolated: Rows, encoder: Callable[..., Encoder], position: str
+) -> None:
+    module = build_encoder(encoder(position=position), SIZE).eval()
+    initialise(module, 0, 0.5)
+    found = 0
+    for row in range(8):
+        number = np.array([row])
+        documents = documents_of(isolated.flags[number], isolated.lengths[number])[0]
+        tokens = isolated.tokens[number]
+        micro = make_micro(isolated, number, tokens, tokens, np.zeros_like(tokens, dtype=bool))
+        ids = micro.tokens_BT
+        before = module(ids, micro.segments_BT, micro.unseen)
+        assert before.isfinite().all()
+        for document in sorted(set(documents.tolist()) - {-1}):
+            inside = torch.from_numpy(documents[: ids.shape[1]] == document)
+            after = module(torch.where(inside & (ids > UNK), ids.flip(0) % 7 + 400, ids), None, micro.unseen)
+            changed = (after != before).any(-1)[0]
+            assert changed[inside].any() and not changed[~inside].any()
+            found += 1
+    assert found > 16
+
+
+def test_documents_begin_after_their_separator_and_cls_goes_with_the_first(isolated: Rows) -> None:
+    documents = documents_of(isolated.flags, isolated.lengths)
+    assert (documents[:, 0] == documents[:, 1]).all()
+    assert ((documents == -1) == (isolated.tokens == PAD)).all()
+    begins = np.diff(documents, axis=1) == 1
+    assert (
+        begins.any() and (isolated.tokens[:, :-1][begins] == SEP).all() and (isolated.tokens[:, 1:][begins] > SEP).all()
+    )
+
+
+def test_rows_that_are_not_isolated_have_no_mask_of_their_own(rows: Rows, pretraining: Make) -> None:
+    (micro,) = Steps(rows, pretraining(), SIZE, 0, None).step(0).micros
+    assert micro.blocked_BTT is None and micro.unseen is micro.padding_BT

@@ -18,7 +18,7 @@ from paribus.objectives.batch import Step
 from paribus.objectives.loader import Steps
 from paribus.objectives.mlm import Mlm
 from paribus.plan.stages import Pretraining
-from paribus.spec.data import SegmentPairs
+from paribus.spec.data import SegmentPairs, SentencePairs
 
 Make = Callable[..., Pretraining]
 SIZE = 512
@@ -102,3 +102,32 @@ def test_a_sentence_objective_adds_a_mean_over_rows(pretraining: Make, pairs: Pa
     without = total(Mlm(plain, SIZE, 0), step(plain, pairs, 5))
     torch.testing.assert_close(total(module, asked), without + sentence)
     assert gradients(module, total(module, asked)).keys() >= {"sentence_head.out.weight", "sentence_head.dense.weight"}
+
+
+@pytest.mark.parametrize(
+    ("sentence", "negatives", "labels"), [("nsp", "random-document", 2), ("three-way", "three-way", 3)]
+)
+def test_an_untrained_sentence_head_guesses_among_the_kinds_of_pair(
+    pretraining: Make, documents: list[Document], vocabulary: Vocabulary, sentence: str, negatives: str, labels: int
+) -> None:
+    spec = pretraining(objective={"kind": "mlm", "masking": "dynamic", "sentence": sentence})
+    rows = packing.pack(SentencePairs(length=32, negatives=negatives), documents[:3], vocabulary, None)  # type: ignore[arg-type]
+    (micro,) = Steps(rows, spec, SIZE, 0, None).step(0).micros
+    assert micro.labels_B is not None and set(rows.labels.tolist()) == set(range(labels))
+    _, loss = Mlm(spec, SIZE, 0).losses(micro)
+    assert loss is not None and loss.item() / len(micro.labels_B) == pytest.approx(math.log(labels), abs=0.05)
+
+
+def test_pairs_without_the_loss_share_rows_masks_and_starts_with_those_that_have_it(
+    pretraining: Make, documents: list[Document], vocabulary: Vocabulary
+) -> None:
+    rows = packing.pack(SegmentPairs(length=32), documents[:3], vocabulary, None)
+    arms = [pretraining(objective={"kind": "mlm", "masking": "dynamic", "sentence": s}) for s in ("none", "nsp")]
+    plain, nsp = (Steps(rows, spec, SIZE, 0, None).step(4).micros[0] for spec in arms)
+    assert plain.labels_B is None and nsp.labels_B is not None
+    assert torch.equal(plain.tokens_BT, nsp.tokens_BT) and torch.equal(plain.places_M, nsp.places_M)
+    starts = [dict(Mlm(spec, SIZE, 0).named_parameters()) for spec in arms]
+    assert starts[1].keys() - starts[0].keys() == {
+        f"sentence_head.{part}.{name}" for part in ("dense", "out") for name in ("weight", "bias")
+    }
+    assert all(torch.equal(starts[1][name], start) for name, start in starts[0].items())

@@ -80,14 +80,30 @@ def built(data: dict[str, Any], **patch: object) -> Run:
             {"encoder__attention": {**DISENTANGLED, "buckets": 32, "max_distance": 16}},
             "encoder.attention: buckets must be even and at most max_distance, found 32 and 16",
         ),
-        ({"objective__sentence": "nsp"}, "needs packing {kind: segment-pairs, negatives: random-document}, found "),
         (
-            {"objective__sentence": "sop", "packing": PAIRS},
-            "needs packing {kind: segment-pairs, negatives: swapped}, found ",
+            {"packing__isolation": "document", "encoder__convolution": 3},
+            "packing.isolation 'document' needs objective.kind mlm and no encoder.convolution, which crosses",
         ),
         (
-            {"objective__sentence": "nsp", "packing": PAIRS, "encoder__segments": 1},
-            "objective.sentence needs encoder.segments: 2, found 1",
+            {"objective__sentence": "nsp"},
+            "objective.sentence 'nsp' needs packing.kind segment-pairs or sentence-pairs with negatives "
+            "random-document, found {'kind': 'full-sentences'}",
+        ),
+        (
+            {"objective__sentence": "sop", "packing": {"kind": "doc-sentences", "length": 128}},
+            "with negatives swapped, found {'kind': 'doc-sentences'}",
+        ),
+        (
+            {"objective__sentence": "sop", "packing": PAIRS},
+            "with negatives swapped, found {'kind': 'segment-pairs', 'negatives': 'random-document'}",
+        ),
+        (
+            {"objective__sentence": "three-way", "packing": PAIRS},
+            "with negatives three-way, found {'kind': 'segment-pairs', 'negatives': 'random-document'}",
+        ),
+        (
+            {"objective__sentence": "nsp", "packing": {**PAIRS, "negatives": "none"}},
+            "with negatives random-document, found {'kind': 'segment-pairs', 'negatives': 'none'}",
         ),
         ({"objective__sharing": "gdes"}, "sharing"),
         (
@@ -115,6 +131,10 @@ def test_settings_that_do_fit_are_taken(data: dict[str, Any]) -> None:
     built(data, encoder__position={"kind": "alibi"}, packing__length=1024)
     built(data, **EMD, finetuning__length=1024)
     built(data, objective__sentence="sop", packing={**PAIRS, "negatives": "swapped"})
+    built(data, objective__sentence="three-way", packing={**PAIRS, "negatives": "three-way"})
+    built(data, objective__sentence="nsp", packing={**PAIRS, "kind": "sentence-pairs"}, encoder__segments=0)
+    for negatives in ("none", "random-document", "swapped", "three-way"):  # pairs without the loss on them
+        built(data, packing={**PAIRS, "negatives": negatives})
     assert built(data, budget={"train_tokens": 5000, "batch_tokens": 1024}).budget.steps == 4
 
 

@@ -6,7 +6,7 @@ import pytest
 from paribus.errors import SpecError
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage
-from paribus.project import Project
+from paribus.project import Project, find
 from paribus.spec.table import PaperTable
 from paribus.store.store import Store
 from paribus.tables.table import Cell, Row, Table, experiment_table, paper_table, tables_for
@@ -293,3 +293,54 @@ def test_a_discriminator_has_no_mlm_loss_but_its_generators_and_what_it_finds(
     notes = " ".join(table.notes)
     assert "es one on the joint loss; nes generator, then discriminator" in notes
     assert "MLM loss: nats a masked token on held-out documents (test split). It measures the generator" in notes
+
+
+FORMATS = """
+question: Do pairs help?
+expect: "no"
+reproduces: roberta-table2
+base: bert-relative
+factors: [input-format]
+levels: {input-format: [segment-pair, sentence-pair, segment-pair-no-nsp]}
+seeds: 2
+tasks: [casing]
+"""
+
+
+def test_arms_on_other_held_out_rows_have_no_difference_in_their_loss_and_the_foot_says_so(
+    project: Project, store: Store, fill: Fill, measure: Measure
+) -> None:
+    (project.root / "experiments/formats.yaml").write_text(FORMATS)
+    planned = plan(find(project.root), "formats", "mini")
+
+    def padded(run: PlannedRun, stage: Stage) -> list[tuple[str, str | None, float]]:
+        share = 0.5 if run.arm.run.packing.kind == "sentence-pairs" else 0.0512
+        more = {"pack": [("padding_share", "train", share)]}
+        if run.arm.run.objective.sentence != "none":  # type: ignore[attr-defined]
+            told = [("sentence_accuracy", "test", 0.9), ("majority.sentence_accuracy", "test", 0.5)]
+            more["evaluate"] = told  # type: ignore[assignment]
+        return [*measure(run, stage), *more.get(stage.kind, [])]
+
+    fill(store, planned, padded)
+    table = experiment_table(planned, store, project.tables.get("roberta-table2"))
+    assert cell(table, "sentence-pair", "squad1_f1") == Cell(88.7)
+    assert cell(table, "segment-pair", "race_acc") == Cell(64.2)
+    assert cell(table, "sentence-pair", "mlm.loss").difference is None
+    assert cell(table, "sentence-pair", "casing.f1").difference is not None
+    assert cell(table, "segment-pair-no-nsp", "mlm.loss").difference is not None  # the same rows
+    (padding,) = [note for note in table.notes if note.startswith("Padding")]
+    assert padding.endswith("segment-pair 5.1 %, sentence-pair 50.0 %, segment-pair-no-nsp 5.1 %.")
+    (rows,) = [note for note in table.notes if note.startswith("Held-out tokens differ")]
+    assert rows.startswith("Held-out tokens differ between segment-pair and sentence-pair: ")
+    (sentences,) = [note for note in table.notes if note.startswith("Sentence objective")]
+    assert sentences.endswith(
+        "segment-pair 90.0 % right (a constant answer 50.0 %), sentence-pair 90.0 % right (a constant answer 50.0 %)."
+    )
+
+
+def test_arms_that_share_their_rows_have_no_note_of_padding_or_of_other_rows(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned)
+    notes = experiment_table(planned, store, paper).notes
+    assert not [note for note in notes if note.startswith(("Padding", "Sentence objective"))]

@@ -1,10 +1,11 @@
 """Which tokens are predicted and what stands in their place. Pure functions of (tokens, stream, row, visit).
 
 Devlin et al. 2019, arXiv:1810.04805, section 3.1: 15 % of the ordinary tokens are chosen; of these 80 % become [MASK],
-10 % a random ordinary token, 10 % stay, and all of them are predicted.
+10 % a random ordinary token, 10 % stay, and all of them are predicted. Whole words, spans and n-grams likewise.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from paribus.data.vocabulary import FIRST_ORDINARY, MASK, UNK
 from paribus.errors import DataError
 from paribus.seeds import bits, seed_for, uniforms
-from paribus.spec.data import Masking, Replacement, Static
+from paribus.spec.data import Masking, NGrams, Replacement, Spans, Static, Tokens, Unit, WholeWords
 
 Integers = NDArray[np.integer]
+Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -22,28 +24,39 @@ class Masked:
     """inputs (rows, length): tokens, the chosen ones replaced.  chosen (rows, length): whether a place is predicted."""
 
     inputs: Integers
-    chosen: NDArray[np.bool_]
+    chosen: Flags
 
 
 def mask(
-    tokens: Integers, rows: Integers, visits: Integers, seed: int, rate: float, replacement: Replacement, size: int
+    tokens: Integers,
+    rows: Integers,
+    visits: Integers,
+    seed: int,
+    rate: float,
+    replacement: Replacement,
+    size: int,
+    unit: Unit = Tokens(),  # noqa: B008
+    continues: Flags | None = None,
 ) -> Masked:
     """Mask `tokens` (rows, length), whose row numbers are `rows` and which are visited for the `visits`-th time.
 
     floor(rate x candidates + 0.5) tokens of a row are chosen, at least one if there is any; candidates are all tokens
-    but [PAD], [CLS], [SEP] and [MASK].  Random tokens are drawn from the ordinary ones (no special, no [UNK]).
+    but [PAD], [CLS], [SEP] and [MASK].  Whole units are chosen, so where none that is left would fit it is fewer.
+    `continues` (rows, length) says where a token goes on with the word before it; None: nowhere.  Random tokens are
+    drawn from the ordinary ones (no special, no [UNK]).
     """
     stream = seed_for(seed, "mask")
     at = rows[:, None], visits[:, None], np.arange(tokens.shape[1])[None, :]
     candidate = tokens >= UNK
     count = np.maximum(np.floor(rate * candidate.sum(1) + 0.5).astype(np.int64), 1)
-    # The chosen places are those with the smallest draws; places that are no candidates come last.
-    draws = np.where(candidate, uniforms(stream, *at, 0), 2.0)
-    order = np.argsort(draws, axis=1, kind="stable")
-    rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(tokens.shape[1])[None, :], axis=1)
-    chosen = (rank < count[:, None]) & candidate
+    begins = candidate.copy()
+    if continues is not None and not isinstance(unit, Tokens):
+        begins[:, 1:] &= ~(continues[:, 1:] & candidate[:, :-1])
+    asked = unit_lengths(unit, uniforms(stream, *at, 3))
+    chosen, first = _choose(candidate, begins, count, uniforms(stream, *at, 0), asked)
     fate = uniforms(stream, *at, 1)
+    if isinstance(unit, WholeWords | Spans | NGrams) and unit.replacement_per == "unit":
+        fate = np.take_along_axis(fate, first, axis=1)
     ordinary = (bits(stream, *at, 2) % np.uint64(size - FIRST_ORDINARY)).astype(tokens.dtype) + FIRST_ORDINARY
     inputs = np.where(chosen & (fate < replacement.mask), MASK, tokens)
     in_random = chosen & (fate >= replacement.mask) & (fate < replacement.mask + replacement.random)
@@ -57,6 +70,62 @@ def sampling_draws(rows: Integers, visits: Integers, length: int, seed: int) -> 
     """
     draws = uniforms(seed_for(seed, "sample"), rows[:, None], visits[:, None], np.arange(length)[None, :])
     return (np.floor(draws * 2.0**24) * 2.0**-24).astype(np.float32)
+
+
+def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:
+    """How many words a unit asks for, for each uniform draw."""
+    weights: NDArray[Any]
+    match unit:
+        case Tokens() | WholeWords():
+            weights = np.ones(1)
+        case Spans():
+            weights = (1 - unit.p) ** np.arange(unit.longest)
+        case NGrams():
+            weights = 1 / np.arange(1, unit.longest + 1)
+        case _:
+            raise DataError(f"objective.unit.kind {unit.kind!r} has no lengths")
+    return 1 + np.searchsorted(np.cumsum(weights / weights.sum())[:-1], draws, side="right")
+
+
+def _choose(
+    candidate: Flags, begins: Flags, count: Integers, draws: NDArray[np.float64], asked: Integers
+) -> tuple[Flags, Integers]:
+    """Which places are chosen, and for each the place at which its unit begins; all (rows, length) but `count`.
+
+    The words of a row have their turn in the order of their draws.  A word not chosen yet begins a unit: itself and
+    those after it, up to `asked` words, a special token, a chosen word, or the word that no longer fits into `count`.
+    """
+    number = np.arange(len(candidate))[:, None]
+    words = int(begins.sum(1).max(initial=0))
+    # The word each place belongs to; places that are no candidates belong to one more, which is empty.
+    word = np.where(candidate, np.cumsum(begins, axis=1) - 1, words)
+    row, place = np.nonzero(begins)
+    at = np.zeros((len(candidate), words + 1), dtype=np.int64)
+    at[row, word[row, place]] = place
+    size = np.bincount((number * (words + 1) + word)[candidate], minlength=at.size).reshape(at.shape)
+    # A word that begins a run of candidates has a special token before it.
+    opens = ~np.take_along_axis(np.pad(candidate, ((0, 0), (1, 0))), at, axis=1)
+    turns = np.argsort(np.where(size > 0, np.take_along_axis(draws, at, axis=1), 2.0), axis=1, kind="stable")
+
+    closed = size == 0
+    first = np.zeros_like(at)
+    left, number = count.copy(), number[:, 0]
+    for turn in turns.T:
+        if not left.any():
+            break
+        wanted, grows = asked[number, at[number, turn]], np.ones(len(turn), dtype=bool)
+        for step in range(int(asked.max())):
+            here = np.minimum(turn + step, words)
+            grows &= ~closed[number, here] & (step < wanted) & (size[number, here] <= left)
+            if step:
+                grows &= ~opens[number, here]
+            if not grows.any():
+                break
+            closed[number, here] |= grows
+            first[number[grows], here[grows]] = at[number, turn][grows]
+            left -= np.where(grows, size[number, here], 0)
+    chosen = closed & (size > 0)
+    return np.take_along_axis(chosen, word, axis=1), np.take_along_axis(first, word, axis=1)
 
 
 def duplicates(masking: Masking, epochs: float) -> int | None:

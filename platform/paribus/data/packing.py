@@ -1,10 +1,10 @@
 """Sentences to rows of fixed length, memory-mapped.
 
 stage folder, a split: SPLIT.tokens.npy   (rows, length) uint16 or uint32, padded with [PAD]
-                       SPLIT.flags.npy    (rows, length) uint8: SENTENCE | DOCUMENT | CONTINUES, see below
+                       SPLIT.flags.npy    (rows, length) uint8: SENTENCE | DOCUMENT | CONTINUES | ISOLATED
                        SPLIT.lengths.npy  (rows,) int32: real tokens, special ones included
                        SPLIT.second.npy   (rows,) int32: where the second segment begins, 0 without one
-                       SPLIT.labels.npy   (rows,) int8: sentence label, 0 the true order or continuation, 1 not
+                       SPLIT.labels.npy   (rows,) int8: which kind of pair, 0 the true one, see PAIRS
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,18 @@ from paribus.data.document import Document
 from paribus.data.vocabulary import CLS, PAD, SEP, UNK, Vocabulary
 from paribus.errors import DataError
 from paribus.seeds import seed_for
-from paribus.spec.data import FullSentences, Packing, SegmentPairs
+from paribus.spec.data import DocSentences, FullSentences, Negatives, Packing, SegmentPairs, SentencePairs
 
-SENTENCE, DOCUMENT, CONTINUES = 1, 2, 4  # flags: begins a sentence, begins a document, continues a word
+# Flags: begins a sentence, begins a document, continues a word, attends to its own document only.
+SENTENCE, DOCUMENT, CONTINUES, ISOLATED = 1, 2, 4, 8
+
+# The kinds of pair that come in turn; a row's label is the place of its kind.
+PAIRS: dict[Negatives, tuple[str, ...]] = {
+    "none": ("next",),
+    "random-document": ("next", "random"),
+    "swapped": ("next", "swapped"),
+    "three-way": ("next", "swapped", "random"),
+}
 
 Ids = NDArray[np.uint32]
 
@@ -74,12 +83,24 @@ def pack(packing: Packing, documents: Sequence[Document], vocabulary: Vocabulary
             break
     match packing:
         case FullSentences():
-            rows = _full_sentences(encoded, packing.length)
-        case SegmentPairs():
-            rows = _segment_pairs(encoded, packing)
+            rows = _sentences(encoded, packing.length)
+        case DocSentences():
+            rows = [row for document in encoded for row in _sentences([document], packing.length)]
+        case SegmentPairs() | SentencePairs():
+            rows = _pairs(encoded, packing)
         case _:
             raise DataError(f"packing.kind {packing.kind!r} has no packer")
-    return _padded(rows, packing.length, vocabulary)
+    packed = _padded(rows, packing.length, vocabulary)
+    if isinstance(packing, FullSentences) and packing.isolation == "document":
+        packed.flags[packed.tokens != PAD] |= ISOLATED
+    return packed
+
+
+def documents_of(flags: NDArray[np.uint8], lengths: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The number of the document in its row that each token belongs to, (rows, length); padding is a document."""
+    number = np.cumsum(flags & DOCUMENT > 0, axis=1)
+    number[:, 0] = number[:, 1]  # [CLS] goes with what it stands before
+    return np.where(np.arange(flags.shape[1])[None, :] < lengths[:, None], number, -1)
 
 
 def _encode(document: Document, vocabulary: Vocabulary, length: int) -> list[Ids]:
@@ -92,7 +113,7 @@ def _encode(document: Document, vocabulary: Vocabulary, length: int) -> list[Ids
     return sentences
 
 
-def _full_sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row]:
+def _sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row]:
     """[CLS], then whole sentences each ended by [SEP]; a lone [SEP] more before a document that begins inside a row."""
     rows: list[Row] = []
     ids: list[Ids] = []
@@ -120,70 +141,68 @@ def _full_sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row
     return rows
 
 
-def _segment_pairs(documents: Sequence[Sequence[Ids]], packing: SegmentPairs) -> list[Row]:
-    """[CLS] first [SEP] second [SEP]: chunks of whole sentences cut at a random sentence boundary.
+def _pairs(documents: Sequence[Sequence[Ids]], packing: SegmentPairs | SentencePairs) -> list[Row]:
+    """[CLS] first [SEP] second [SEP]: two sentences, or as many as fit cut in two at a random one.
 
-    A random second segment begins at a random sentence of another document and is about as long as what it stands for.
+    A random second segment begins at a random sentence of another document and is filled by the same rule.  What it
+    stands for is put back: the next pair begins there (Devlin et al. 2019, reference code).  A lone sentence at the end
+    of a document is left out.
     """
     documents = [document for document in documents if len(document) >= 2]
-    if packing.negatives == "random-document" and len(documents) < 2:
-        raise DataError("packing segment-pairs: a random second segment needs another document, but there is only one")
-    room = packing.length - 3
+    kinds, single, room = PAIRS[packing.negatives], isinstance(packing, SentencePairs), packing.length - 3
+    if "random" in kinds and len(documents) < 2:
+        raise DataError(f"packing {packing.kind}: a random second segment needs another document, but there is none")
     rows: list[Row] = []
     for number, document in enumerate(documents):
-        for chunk_number, chunk in enumerate(_chunks(document, room)):
-            rng = np.random.default_rng(seed_for(0, "segment pair", number, chunk_number))
-            cut = int(rng.integers(1, len(chunk)))
-            first, second = list(chunk[:cut]), list(chunk[cut:])
-            # Every other chunk of the corpus is a negative, so the halves are exact.
-            label = len(rows) % 2
-            if label and packing.negatives == "swapped":
-                first, second = second, first
-            elif label:
+        begin = 0
+        while begin + 2 <= len(document):
+            rng = np.random.default_rng(seed_for(0, "pair", number, begin))
+            end = begin + 2 if single else max(begin + 2, _filled(document, begin, room))
+            cut = int(rng.integers(begin + 1, end))
+            first, second = _segment(document[begin:cut]), _segment(document[cut:end])
+            label = len(rows) % len(kinds)
+            begin = end
+            if kinds[label] == "random":
                 other = documents[(number + int(rng.integers(1, len(documents)))) % len(documents)]
-                second = _stand_in(other, int(rng.integers(len(other))), sum(map(len, second)))
-            rows.append(_pair(first, second, label, room))
+                start = int(rng.integers(len(other)))
+                stop = start + 1 if single else max(start + 1, _filled(other, start, room - len(first.ids)))
+                second, begin = _segment(other[start:stop]), cut
+            first, second = _fitted(first, second, room)
+            if kinds[label] == "swapped":
+                first, second = second, first
+            ids = np.concatenate([[np.uint32(CLS)], first.ids, [np.uint32(SEP)], second.ids, [np.uint32(SEP)]])
+            flags = np.concatenate([[np.uint8(0)], first.flags, [np.uint8(0)], second.flags, [np.uint8(0)]])
+            rows.append(Row(ids, flags, second=len(first.ids) + 2, label=label))
     return rows
 
 
-def _chunks(document: Sequence[Ids], room: int) -> list[list[Ids]]:
-    """A document in runs of whole sentences of at most `room` tokens, each of at least two sentences."""
-    chunks: list[list[Ids]] = [[]]
-    used = 0
-    for sentence in document:
-        if len(chunks[-1]) >= 2 and used + len(sentence) > room:
-            chunks.append([])
-            used = 0
-        chunks[-1].append(sentence)
-        used += len(sentence)
-    if len(chunks[-1]) < 2 and len(chunks) > 1:
-        last = chunks.pop()
-        chunks[-1] += last
-    return [chunk for chunk in chunks if len(chunk) >= 2]
+def _filled(document: Sequence[Ids], begin: int, room: int) -> int:
+    """Where the sentences from `begin` on that fit into `room` end."""
+    end = begin
+    while end < len(document) and (room := room - len(document[end])) >= 0:
+        end += 1
+    return end
 
 
-def _stand_in(document: Sequence[Ids], start: int, wanted: int) -> list[Ids]:
-    """Sentences of `document` from `start` on (around its end to its beginning) holding about `wanted` tokens."""
-    found: list[Ids] = []
-    for offset in range(len(document)):
-        found.append(document[(start + offset) % len(document)])
-        if sum(map(len, found)) >= wanted:
-            break
-    return found
+@dataclass(frozen=True)
+class _Segment:
+    """Sentences joined, their first tokens flagged."""
+
+    ids: Ids
+    flags: NDArray[np.uint8]
 
 
-def _pair(first: list[Ids], second: list[Ids], label: int, room: int) -> Row:
-    """A row of two segments; the longer one is cut at its end until both fit."""
-    a, b = np.concatenate(first), np.concatenate(second)
-    keep_a = max(room // 2, room - len(b))
-    a = a[:keep_a]
-    b = b[: room - len(a)]
-    ids = np.concatenate([[np.uint32(CLS)], a, [np.uint32(SEP)], b, [np.uint32(SEP)]])
-    flags = np.zeros(len(ids), dtype=np.uint8)
-    for segment, offset, end in ((first, 1, len(a)), (second, len(a) + 2, len(b))):
-        starts = np.cumsum([0, *(len(sentence) for sentence in segment[:-1])])
-        flags[offset + starts[starts < end]] = SENTENCE
-    return Row(ids, flags, second=len(a) + 2, label=label)
+def _segment(sentences: Sequence[Ids]) -> _Segment:
+    flags = [np.eye(1, len(sentence), dtype=np.uint8)[0] * np.uint8(SENTENCE) for sentence in sentences]
+    return _Segment(np.concatenate(sentences), np.concatenate(flags))
+
+
+def _fitted(first: _Segment, second: _Segment, room: int) -> tuple[_Segment, _Segment]:
+    """Both, the longer one cut at its end until they fit."""
+    keep = max(room // 2, room - len(second.ids))
+    first = _Segment(first.ids[:keep], first.flags[:keep])
+    keep = room - len(first.ids)
+    return first, _Segment(second.ids[:keep], second.flags[:keep])
 
 
 def _padded(rows: Sequence[Row], length: int, vocabulary: Vocabulary) -> Rows:

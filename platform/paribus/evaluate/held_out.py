@@ -20,6 +20,7 @@ from paribus.data.vocabulary import PAD
 from paribus.evaluate.metrics import detection
 from paribus.nn.build import build_encoder, build_head, build_rtd
 from paribus.nn.encoder import Encoder
+from paribus.nn.heads import PooledHead
 from paribus.nn.rtd import GeneratorAndDiscriminator, corrupt, sample
 from paribus.objectives.batch import Micro
 from paribus.objectives.loader import make_micro
@@ -69,10 +70,12 @@ def held_out(
 
     Of task `mlm`; or, after replaced-token detection, of task `generator`, and of task `rtd` how well the
     discriminator finds the replaced among all tokens, where samples of the generator, drawn from a constant stream,
-    stand at the masked places.
+    stand at the masked places. Where a sentence objective was trained also the share of rows whose kind it tells
+    (sentence_accuracy), and what always saying the most frequent kind would (majority.sentence_accuracy).
     """
     use_threads(runtime)
     where = device(runtime)
+    sentence_head = None
     if isinstance(objective, Rtd):
         task, rtd = "generator", load_rtd(encoder, objective, vocabulary, pretrained).to(where).eval()
         module, head = rtd.generator, rtd.generator_head
@@ -80,12 +83,17 @@ def held_out(
         task, rtd = "mlm", None
         module = load_encoder(encoder, vocabulary, pretrained)
         head = build_head(encoder, module)
-        head.load_state_dict(part("head", load_file(pretrained / "heads.safetensors")))
+        weights = load_file(pretrained / "heads.safetensors")
+        head.load_state_dict(part("head", weights))
+        if sentence := part("sentence_head", weights):
+            sentence_head = PooledHead(encoder.width, len(sentence["out.bias"]))
+            sentence_head.load_state_dict(sentence)
+            sentence_head.to(where).eval()
         module.to(where).eval()
         head.to(where).eval()
     for split in ("validation", "test"):
         rows = load(pack, split)
-        loss, right, places = 0.0, 0, 0
+        loss, right, places, told = 0.0, 0, 0, 0
         probability, replaced = [np.empty(0)], [np.empty(0, dtype=bool)]
         for start in range(0, len(rows), BATCH_ROWS):
             numbers = np.arange(start, min(start + BATCH_ROWS, len(rows)))
@@ -93,7 +101,8 @@ def held_out(
             masked = mask(tokens, numbers, np.zeros_like(numbers), EVALUATION_SEED, asked.rate, ALL_MASKED, vocabulary)
             micro = make_micro(rows, numbers, tokens, masked.inputs, masked.chosen, objective, 0, EVALUATION_SEED)
             micro = micro.to(where)
-            logits_MV = head(module.states(micro.tokens_BT, micro.segments_BT, micro.padding_BT), micro.places_M)
+            states = module.states(micro.tokens_BT, micro.segments_BT, micro.unseen)
+            logits_MV = head(states, micro.places_M)
             loss += float(F.cross_entropy(logits_MV, micro.targets_M, reduction="sum").double())
             right += int((logits_MV.argmax(-1) == micro.targets_M).sum())
             places += len(micro.targets_M)
@@ -101,6 +110,8 @@ def held_out(
                 found = _detected(rtd, micro, logits_MV)
                 probability.append(found[0])
                 replaced.append(found[1])
+            if sentence_head is not None:
+                told += int((sentence_head(states.last_BTD).argmax(-1).cpu().numpy() == rows.labels[numbers]).sum())
         work.row("loss", loss / places, split=split, n=places, task=task)
         work.row("perplexity", math.exp(min(loss / places, 700.0)), split=split, n=places, task=task)
         work.row("accuracy", right / places, split=split, n=places, task=task)
@@ -108,6 +119,10 @@ def held_out(
             all_replaced = np.concatenate(replaced)
             for metric, value in detection(np.concatenate(probability), all_replaced).items():
                 work.row(metric, value, split=split, n=len(all_replaced), task="rtd")
+        if sentence_head is not None:
+            most = int(np.bincount(rows.labels).max())
+            for name, count in (("sentence_accuracy", told), ("majority.sentence_accuracy", most)):
+                work.row(name, count / len(rows), split=split, n=len(rows), task="sentence")
 
 
 def _detected(

@@ -106,8 +106,11 @@ def _pick(scores_BHTR: Tensor, index_TT: Tensor) -> Tensor:
 
 
 def _scores_mask(bias: Tensor | None, padding_BT: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What is added to the scores: the bias, and minus infinity at padded keys."""
-    if bias is None:
-        return None if padding_BT is None else ~padding_BT[:, None, None, :]
-    bias = bias.to(dtype)
-    return bias if padding_BT is None else bias.masked_fill(padding_BT[:, None, None, :], float("-inf"))
+    """What is added to the scores: the bias, and minus infinity at padded keys.
+
+    `padding_BT` may be (B, T, T): keys that each query leaves out.
+    """
+    if padding_BT is None:
+        return None if bias is None else bias.to(dtype)
+    unseen_BHTT = padding_BT[:, None, None, :] if padding_BT.ndim == 2 else padding_BT[:, None]
+    return ~unseen_BHTT if bias is None else bias.to(dtype).masked_fill(unseen_BHTT, float("-inf"))

@@ -20,6 +20,8 @@ from paribus.nn.position import Position
 class Encoder(nn.Module):
     """`tokens_BT` int64 ids, `segments_BT` 0 or 1, `padding_BT` True at [PAD]; returns hidden states (B, T, D).
 
+    `padding_BT` may also be (B, T, T), True where a token (first) does not attend to another.
+
     A table of one segment, as RoBERTa's, adds its row everywhere.
 
     What stands at padded places, and how many there are, does not change the other places.

@@ -15,6 +15,7 @@ class Micro:
     places_M: index of each predicted place in the flattened (B*T).  targets_M: the ids that stood there.
     labels_B: sentence labels, None without a sentence objective.
     draws_M: a uniform draw a predicted place, None where nothing is sampled.
+    blocked_BTT: True where a token may not attend to another, None where padding says all.
     """
 
     tokens_BT: Tensor
@@ -24,6 +25,12 @@ class Micro:
     targets_M: Tensor
     labels_B: Tensor | None = None
     draws_M: Tensor | None = None
+    blocked_BTT: Tensor | None = None
+
+    @property
+    def unseen(self) -> Tensor | None:
+        """What attention leaves out: (B, T) keys for all queries, or (B, T, T) keys for each."""
+        return self.padding_BT if self.blocked_BTT is None else self.blocked_BTT
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""

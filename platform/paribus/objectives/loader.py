@@ -8,7 +8,7 @@ import torch
 
 from paribus.data.batching import Batches
 from paribus.data.masking import duplicates, mask, mask_visits, sampling_draws
-from paribus.data.packing import Rows
+from paribus.data.packing import CONTINUES, ISOLATED, Rows, documents_of
 from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import Micro, Step
 from paribus.plan.stages import Pretraining
@@ -42,6 +42,8 @@ class Steps:
             self._objective.rate,
             self._objective.replacement,
             self._vocabulary,
+            self._objective.unit,
+            self._rows.flags[rows] & CONTINUES > 0,
         )
         size = self._micro_rows or len(rows)
         micros = tuple(
@@ -57,7 +59,7 @@ class Steps:
             )
             for part in (slice(start, start + size) for start in range(0, len(rows), size))
         )
-        return Step(micros, int(masked.chosen.sum()), len(rows), int(self._rows.lengths[rows].sum()))
+        return Step(micros, max(1, int(masked.chosen.sum())), len(rows), int(self._rows.lengths[rows].sum()))
 
 
 def make_micro(
@@ -87,6 +89,11 @@ def make_micro(
     draws = None
     if isinstance(objective, Rtd):
         draws = sampling_draws(numbers, np.broadcast_to(visits, numbers.shape), longest, seed)[chosen]
+    flags = rows.flags[numbers][:, :longest]
+    blocked = None
+    if (flags & ISOLATED).any():
+        documents = documents_of(flags, lengths)
+        blocked = torch.from_numpy(documents[:, :, None] != documents[:, None, :])
     return Micro(
         torch.from_numpy(inputs.astype(np.int64)),
         torch.from_numpy(padding) if padding.any() else None,
@@ -95,4 +102,5 @@ def make_micro(
         torch.from_numpy(tokens[chosen].astype(np.int64)),
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
         None if draws is None else torch.from_numpy(draws),
+        blocked,
     )

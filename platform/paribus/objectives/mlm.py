@@ -27,19 +27,20 @@ class Mlm(Pretrained):
         assert isinstance(spec.objective, MlmSpec)
         self.encoder = build_encoder(spec.encoder, vocabulary)
         self.head = build_head(spec.encoder, self.encoder)
-        self.sentence_head = None if spec.objective.sentence == "none" else PooledHead(spec.encoder.width, 2)
+        labels = {"none": 0, "nsp": 2, "sop": 2, "three-way": 3}[spec.objective.sentence]
+        self.sentence_head = PooledHead(spec.encoder.width, labels) if labels else None
         initialise(self, seed, spec.encoder.init_std)
         self.guess = math.log(vocabulary)
 
     def losses(self, micro: Micro) -> tuple[Tensor, Tensor | None]:
         """Summed token loss in nats, and summed sentence loss (None without a sentence objective)."""
-        states = self.encoder.states(micro.tokens_BT, micro.segments_BT, micro.padding_BT)
+        states = self.encoder.states(micro.tokens_BT, micro.segments_BT, micro.unseen)
         logits_MV = self.head(states, micro.places_M)
         token_loss = F.cross_entropy(logits_MV.float(), micro.targets_M, reduction="sum")
         if self.sentence_head is None or micro.labels_B is None:
             return token_loss, None
-        logits_B2 = self.sentence_head(states.last_BTD)
-        return token_loss, F.cross_entropy(logits_B2.float(), micro.labels_B, reduction="sum")
+        logits_BC = self.sentence_head(states.last_BTD)
+        return token_loss, F.cross_entropy(logits_BC.float(), micro.labels_B, reduction="sum")
 
     def training_step(self, step: Step, _: int) -> None:
         self.update(self._parts(step))

@@ -24,9 +24,9 @@ from paribus.spec.task import Built, Task
 VERSIONS = {
     "corpus": 1,
     "vocabulary": 1,
-    "pack": 1,
+    "pack": 2,
     "pretrain": 1,
-    "evaluate": 1,
+    "evaluate": 2,
     "task": 1,
     "finetune": 1,
     "suggest": 1,

@@ -101,18 +101,43 @@ class FullSentences(Packing):
     """
 
     kind: Literal["full-sentences"] = "full-sentences"
+    isolation: Literal["none", "document"] = "none"
+    """`none`: tokens attend to all of their row, across documents, as RoBERTa's. `document`: to their own document
+    only, as ModernBERT's (Warner et al. 2024, arXiv:2412.13663, reference code); positions still count by row."""
+
+
+class DocSentences(Packing):
+    """As full-sentences, but a row ends where its document does. Liu et al. 2019, section 4.2, DOC-SENTENCES."""
+
+    kind: Literal["doc-sentences"] = "doc-sentences"
+
+
+Negatives = Literal["none", "random-document", "swapped", "three-way"]
+"""What stands for the true second segment in some rows, in turn, so that the shares are exact.
+
+none: nothing.  random-document: in half of the rows, text of another document (Devlin et al. 2019, arXiv:1810.04805,
+section 3.1).  swapped: in half, the two change places (Lan et al. 2020, arXiv:1909.11942, section 3.1).  three-way: a
+third each of the true pair, the two swapped, and text of another document (Wang et al. 2020, arXiv:1908.04577).
+"""
 
 
 class SegmentPairs(Packing):
-    """Two segments a row. Devlin et al. 2019, arXiv:1810.04805, section 3.1; Liu et al. 2019, section 4.2.
+    """Two segments of whole sentences a row, as many as fit. Devlin et al. 2019, section 3.1; Liu et al. 2019,
+    section 4.2, SEGMENT-PAIR.
 
-    Half of the rows are the true continuation; the others take their second segment from another document
-    (`random-document`, for next-sentence prediction) or swap the two (`swapped`, for sentence order: Lan et al. 2020,
-    arXiv:1909.11942, section 3.1). A chunk of one sentence is joined to its neighbour, so the halves stay exact.
+    A lone sentence at the end of a document makes no pair: the reference codes give it a random second segment, and so
+    more negatives than half (Devlin et al. 2019 and Lan et al. 2020, reference code).
     """
 
     kind: Literal["segment-pairs"] = "segment-pairs"
-    negatives: Literal["random-document", "swapped"] = "random-document"
+    negatives: Negatives = "random-document"
+
+
+class SentencePairs(Packing):
+    """Two single sentences a row. Liu et al. 2019, section 4.2, SENTENCE-PAIR."""
+
+    kind: Literal["sentence-pairs"] = "sentence-pairs"
+    negatives: Negatives = "random-document"
 
 
 class Masking(Slot):
@@ -136,6 +161,55 @@ class Dynamic(Masking):
     """A fresh mask at every visit of a row."""
 
     kind: Literal["dynamic"] = "dynamic"
+
+
+class Unit(Slot):
+    """What is chosen as one. Words are what the tokenizer says: pieces that continue one another.
+
+    Units are taken in random order, whole, as long as they fit into the budget of rate x tokens, which counts tokens in
+    every unit; one that does not fit is passed over (Devlin et al. 2019, reference code).
+    """
+
+
+class Tokens(Unit):
+    """Every token by itself. Devlin et al. 2019, arXiv:1810.04805, section 3.1."""
+
+    kind: Literal["token"] = "token"
+
+
+class WholeWords(Unit):
+    """All tokens of a word. Devlin et al. 2019, reference code of May 2019."""
+
+    kind: Literal["whole-word"] = "whole-word"
+    replacement_per: Literal["token", "unit"] = "token"
+    """Whether what stands in its place is drawn for each token (BERT's code) or once a word (fairseq's)."""
+
+
+class Spans(Unit):
+    """A word and those after it. Joshi et al. 2020, SpanBERT, arXiv:1907.10529, section 3.1.
+
+    Lengths in words are geometric and cut off; the first word is uniform among those not chosen. A span ends before a
+    special token or a chosen word, and before the word that would exceed the budget, which the reference code cuts.
+    """
+
+    kind: Literal["span"] = "span"
+    p: float = Field(0.2, gt=0, lt=1)
+    longest: int = Field(10, ge=1)
+    replacement_per: Literal["token", "unit"] = "unit"
+    """Whether what stands in its place is drawn once a span (the paper) or for each token (the code's default)."""
+
+
+class NGrams(Unit):
+    """A word and up to `longest` - 1 after it, n words with probability in proportion to 1/n.
+
+    He et al. 2021, DeBERTa, arXiv:2006.03654, appendix A.3, and reference code; Lan et al. 2020, ALBERT, equation 1.
+    In random order: DeBERTa's code goes from left to right and never masks the end of a full row.
+    """
+
+    kind: Literal["n-gram"] = "n-gram"
+    longest: int = Field(3, ge=1)
+    replacement_per: Literal["token", "unit"] = "token"
+    """Whether what stands in its place is drawn for each token (the code) or once an n-gram."""
 
 
 class Replacement(Spec):

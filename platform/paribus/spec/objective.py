@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from paribus.spec.base import Slot
-from paribus.spec.data import Masking, Replacement
+from paribus.spec.data import Masking, Replacement, Tokens, Unit
 from paribus.spec.model import Encoder
 
 
@@ -15,6 +15,8 @@ class Objective(Slot):
     masking: Masking
     rate: float = Field(0.15, gt=0, lt=1)
     """Share of a row's ordinary tokens that is chosen and predicted: floor(rate x tokens + 0.5), at least one."""
+    unit: Unit = Tokens()
+    """What is chosen as one: tokens, whole words, spans."""
     replacement: Replacement = Replacement()
 
 
@@ -22,8 +24,11 @@ class Mlm(Objective):
     """Masked language modelling. Devlin et al. 2019, arXiv:1810.04805, section 3.1."""
 
     kind: Literal["mlm"] = "mlm"
-    sentence: Literal["none", "nsp", "sop"] = "none"
-    """A second loss on the pair of segments: `nsp` next-sentence prediction, `sop` sentence order. Weight 1."""
+    sentence: Literal["none", "nsp", "sop", "three-way"] = "none"
+    """A second loss, of weight 1, on which kind of pair a row is: `nsp` next-sentence prediction (Devlin et al. 2019,
+    section 3.1), `sop` sentence order (Lan et al. 2020, arXiv:1909.11942, section 3.1), `three-way` both at once (Wang
+    et al. 2020, StructBERT, arXiv:1908.04577). `none` leaves the rows as they are: pairs without the loss are an arm.
+    """
 
 
 class Generator(Slot):

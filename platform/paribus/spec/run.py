@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paribus.spec.base import Spec
-from paribus.spec.data import Corpus, Packing, SegmentPairs, Tokenizer
+from paribus.spec.data import Corpus, FullSentences, Packing, SegmentPairs, SentencePairs, Tokenizer
 from paribus.spec.model import Absolute, Encoder, EnhancedMaskDecoder
 from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.spec.optim import Budget, Optimizer, Schedule
@@ -66,15 +66,21 @@ class Run(Spec):
                 "budget.batch_tokens must be at least packing.length, so that every step has a row, "
                 f"found {self.budget.batch_tokens} and {self.packing.length}"
             )
-        if isinstance(self.objective, Mlm) and self.objective.sentence != "none":
-            wanted = {"nsp": "random-document", "sop": "swapped"}[self.objective.sentence]
-            if not isinstance(self.packing, SegmentPairs) or self.packing.negatives != wanted:
+        if isinstance(self.packing, FullSentences) and self.packing.isolation == "document":
+            if not isinstance(self.objective, Mlm) or self.encoder.convolution:
                 raise ValueError(
-                    f"objective.sentence {self.objective.sentence!r} needs packing "
-                    f"{{kind: segment-pairs, negatives: {wanted}}}, found {self.packing.model_dump()}"
+                    "packing.isolation 'document' needs objective.kind mlm and no encoder.convolution, which crosses "
+                    f"documents, found {self.objective.kind} and convolution {self.encoder.convolution}"
                 )
-            if self.encoder.segments < 2:
-                raise ValueError("objective.sentence needs encoder.segments: 2, found " + str(self.encoder.segments))
+        if isinstance(self.objective, Mlm) and self.objective.sentence != "none":
+            sentence = self.objective.sentence
+            wanted = {"nsp": "random-document", "sop": "swapped"}.get(sentence, sentence)
+            if not isinstance(self.packing, SegmentPairs | SentencePairs) or self.packing.negatives != wanted:
+                found = {key: value for key, value in self.packing if key in ("kind", "negatives")}
+                raise ValueError(
+                    f"objective.sentence {sentence!r} needs packing.kind segment-pairs or sentence-pairs "
+                    f"with negatives {wanted}, found {found}"
+                )
         if isinstance(self.objective, Rtd):
             self.objective.generator.encoder(self.encoder)  # refuses sizes that do not fit
         return self

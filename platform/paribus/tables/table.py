@@ -333,9 +333,7 @@ class _Layout:
             notes.append("MLM loss: nats a masked token on held-out documents (test split).")
         if "rtd.auc" in keys:
             notes += self._detection()
-        if masks := self._masks():
-            notes.append(masks)
-        notes += self._tunings()
+        notes += filter(None, [self._masks(), self._padding(), self._sentences(), *self._tunings()])
         apart = [arm.label for arm in plan.arms if not self._same_evaluation(arm)]
         if apart:
             notes.append(
@@ -410,6 +408,29 @@ class _Layout:
             "compare arms by tasks.",
             f"Optimizer steps an update: {'; '.join(steps)}.",
         ]
+
+    def _padding(self) -> str:
+        """The share of padding in each arm, where arms differ in that."""
+        asked = pl.col("stage").eq("pack") & pl.col("metric").eq("padding_share") & pl.col("split").eq("train")
+        shares = dict(self.measured.filter(asked).group_by("arm").agg(pl.col("value").first()).iter_rows())
+        if len(set(shares.values())) < 2:
+            return ""
+        each = (f"{arm.label} {100 * shares[arm.label]:.1f} %" for arm in self.plan.arms if arm.label in shares)
+        return f"Padding of the train rows, no part of the tokens a run: {', '.join(each)}."
+
+    def _sentences(self) -> str:
+        """How well each arm's sentence objective was learnt, beside what a constant answer is worth."""
+        rows = self.measured.filter(pl.col("stage") == "evaluate", pl.col("split") == "test")
+        told, most = (
+            dict(rows.filter(pl.col("metric") == name).group_by("arm").agg(pl.col("value").median()).iter_rows())
+            for name in ("sentence_accuracy", "majority.sentence_accuracy")
+        )
+        each = (
+            f"{arm.label} {100 * told[arm.label]:.1f} % right (a constant answer {100 * most[arm.label]:.1f} %)"
+            for arm in self.plan.arms
+            if arm.label in told
+        )
+        return f"Sentence objective on held-out rows, median over seeds: {', '.join(each)}." if told else ""
 
     def _count(self) -> str:
         """How many runs are done, and for each arm what became of the others."""
