@@ -344,3 +344,26 @@ def test_arms_that_share_their_rows_have_no_note_of_padding_or_of_other_rows(
     fill(store, planned)
     notes = experiment_table(planned, store, paper).notes
     assert not [note for note in notes if note.startswith(("Padding", "Sentence objective"))]
+
+
+UNITS = """
+question: Do whole words help?
+expect: "no"
+base: bert-relative
+factors: [masking-unit]
+levels: {masking-unit: [token, whole-word]}
+seeds: 2
+tasks: [casing]
+"""
+
+
+def test_losses_of_arms_that_learnt_to_predict_other_units_have_no_difference(
+    project: Project, store: Store, fill: Fill
+) -> None:
+    (project.root / "experiments/units.yaml").write_text(UNITS)
+    planned = plan(find(project.root), "units", "mini")
+    fill(store, planned)
+    table = experiment_table(planned, store)
+    assert cell(table, "whole-word", "mlm.loss").samples and cell(table, "whole-word", "mlm.loss").difference is None
+    assert cell(table, "whole-word", "casing.f1").difference is not None
+    assert any("were trained to predict other units" in note for note in table.notes)

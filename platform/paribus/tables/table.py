@@ -256,6 +256,10 @@ class _Layout:
         counts = Counter(last.values())
         return [(path, name if counts[name] == 1 else path) for path, name in last.items()]
 
+    def _same_unit(self, arm: Arm) -> bool:
+        """Whether `arm` was trained to predict what the baseline was: tokens, whole words or spans."""
+        return arm.run.objective.unit == self.plan.baseline.run.objective.unit
+
     def _same_evaluation(self, arm: Arm) -> bool:
         """Whether `arm` predicts the baseline's held-out tokens: the same packed rows, the same masks."""
         read = [
@@ -272,7 +276,8 @@ class _Layout:
         if not mine:
             return None
         samples = tuple(Sample(seed, self.runs[arm.label, seed].key, mine[seed]) for seed in sorted(mine))
-        comparable = not column.key.startswith(("mlm.", "generator.", "rtd.")) or self._same_evaluation(arm)
+        held_out = column.key.startswith(("mlm.", "generator.", "rtd."))
+        comparable = not held_out or (self._same_evaluation(arm) and self._same_unit(arm))
         difference = paired(mine, values.get(self.plan.baseline.label, {})) if comparable and not arm.baseline else None
         return Cell(aggregate(list(mine.values()), self.plan.experiment.aggregate), samples, difference)
 
@@ -340,6 +345,12 @@ class _Layout:
                 f"Held-out tokens differ between {plan.baseline.label} and {', '.join(apart)}: nats and perplexities "
                 "of different tokens do not compare, so no difference is shown. The unigram row is "
                 f"{plan.baseline.label}'s."
+            )
+        others = [arm.label for arm in plan.arms if not self._same_unit(arm)]
+        if others:
+            notes.append(
+                f"{', '.join(others)} and {plan.baseline.label} were trained to predict other units. Held-out masks "
+                "fall on single tokens, which suits token masking, so no difference is shown for their losses."
             )
         if lost := self._lost_tunings():
             notes.append(lost)
