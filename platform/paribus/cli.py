@@ -468,7 +468,7 @@ class _Mirroring:
     def __init__(self, project: "Project", store: "Store", plans: "list[Plan]") -> None:
         self._project, self._store, self._plans = project, store, plans
         self._stop = threading.Event()
-        self._outage = ""
+        self._said: set[str] = set()
         self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
 
     def _run(self) -> None:
@@ -480,9 +480,9 @@ class _Mirroring:
 
         for plan in self._plans:
             outage = _mirror(self._project, self._store, again(plan, self._project, self._store))
-            if outage and outage != self._outage:
+            if outage and outage not in self._said:
                 print(f"mlflow: {outage}; `paribus sync` will catch up", file=sys.stderr)
-            self._outage = outage
+                self._said.add(outage)
 
     def __enter__(self) -> None:
         self._thread.start()
