@@ -55,6 +55,7 @@ def packed(documents: list[Document], vocabulary: Vocabulary, tmp_path_factory: 
     folder = tmp_path_factory.mktemp("pack")
     for split, document in zip(("train", "validation", "test"), documents, strict=False):
         packing.save(packing.pack(FullSentences(length=32), [document], vocabulary, None), folder, split)
+        packing.save_words(packing.pack_words([document], vocabulary, 32), folder, split)
     return folder
 
 

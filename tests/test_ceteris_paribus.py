@@ -24,7 +24,12 @@ FACTORS = sorted(path.stem for path in (ROOT / "ablations").glob("*.yaml"))
 CPU = Runtime(device="cpu")
 UNTIL_PRETRAINED = ("corpus", "vocabulary", "pack", "pretrain")
 
-SMALLER = {"batch-size": {"budget.batch_tokens": 192}}  # of which the largest level, 32 times as much, is one step
+WHOLE = {"corpus": {"kind": "jsonl", "paths": ["whole.jsonl"]}}  # fills the vocabularies that the levels ask for
+FITTING: dict[str, dict[str, Any]] = {
+    "batch-size": {"budget.batch_tokens": 192},  # of which the largest level, 32 times as much, is one step
+    "tokenizer": WHOLE,
+    "vocabulary-size": WHOLE,
+}
 
 Fingerprint = Callable[..., list[float]]
 
@@ -36,6 +41,8 @@ def project(documents: list[Document], tmp_path_factory: pytest.TempPathFactory)
     (folder / "paribus.toml").write_text("")
     for name in ("data", "experiments/scales"):
         (folder / name).mkdir(parents=True)
+    whole = ["\n".join(map(" ".join, d.paragraphs[at : at + 4])) for d in documents for at in range(0, 40, 4)]
+    (folder / "data" / "whole.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in whole))
     # Sentences of four words, so that a row of 32 tokens holds several, and two documents now and then.
     short = [[" ".join(" ".join(s.split()[:4]) + "." for s in p) for p in d.paragraphs] for d in documents]
     pieces = ["\n".join(paragraphs[at : at + 4]) for paragraphs in short for at in range(0, 40, 4)]
@@ -58,7 +65,7 @@ def project(documents: list[Document], tmp_path_factory: pytest.TempPathFactory)
 
 
 def planned(project: Project, factor: str, **overrides: object) -> Plan:
-    changes = {**SMALLER.get(factor, {}), **{k.replace("__", "."): v for k, v in overrides.items()}}
+    changes = {**FITTING.get(factor, {}), **{k.replace("__", "."): v for k, v in overrides.items()}}
     return plan(project, f"alive-{factor}", "six-steps", 1, changes)
 
 

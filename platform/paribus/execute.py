@@ -74,12 +74,13 @@ def _vocabulary(context: Context, stage: Stage, work: Work) -> dict[str, object]
     from paribus.data import corpus, vocabulary
 
     assert isinstance(stage.spec, Tokenizer)
-    documents = corpus.load(context.input(stage, "corpus"), "train")
-    sentences = [sentence for document in documents for sentence in document.sentences]
-    trained = vocabulary.make(stage.spec, sentences, work.out)
-    pieces = sum(len(encoded.ids) for encoded in trained.encode_all(sentences))
+    folder = context.input(stage, "corpus")
+    train, test = ([s for d in corpus.load(folder, split) for s in d.sentences] for split in ("train", "test"))
+    trained = vocabulary.make(stage.spec, train, work.out)
     work.row("size", len(trained))
-    work.row("tokens_a_word", pieces / sum(len(sentence.split()) for sentence in sentences), split="train")
+    for split, sentences in (("train", train), ("test", test)):
+        for name, value in vocabulary.statistics(trained, sentences).items():
+            work.row(name, value, split=split)
     return {}
 
 
@@ -89,10 +90,10 @@ def _pack(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     assert isinstance(stage.spec, Packing)
     words = vocabulary.load(context.input(stage, "vocabulary"))
     folder = context.input(stage, "corpus")
-    packed = {}
+    packed, documents = {}, {split: corpus.load(folder, split) for split in corpus.SPLITS}
     for split in corpus.SPLITS:
         limit = stage.spec.train_tokens if split == "train" else None
-        rows = packed[split] = packing.pack(stage.spec, corpus.load(folder, split), words, limit)
+        rows = packed[split] = packing.pack(stage.spec, documents[split], words, limit)
         if len(rows) == 0:
             raise DataError(f"packing: the {split} documents give no row of {stage.spec.length} tokens")
         packing.save(rows, work.out, split)
@@ -101,6 +102,10 @@ def _pack(context: Context, stage: Stage, work: Work) -> dict[str, object]:
         work.row("padding_share", 1 - float(rows.lengths.sum()) / rows.tokens.size, split=split)
     for split in ("validation", "test"):
         work.row("unigram_loss", packing.unigram_loss(packed["train"], packed[split], len(words)), split=split)
+        held_out = packing.pack_words(documents[split], words, stage.spec.length)
+        packing.save_words(held_out, work.out, split)
+        bits = packing.unigram_bits_per_byte(packed["train"], held_out, len(words))
+        work.row("unigram_bits_per_byte", bits, split=split, n=len(held_out.sizes))
     return {}
 
 

@@ -1,7 +1,8 @@
 """Sentences to rows, with a vocabulary whose words are numbers: "17 18" encodes to [17, 18]."""
 
 import functools
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,22 @@ from hypothesis import strategies as st
 from paribus.data.batching import Batches
 from paribus.data.document import Document
 from paribus.data.masking import mask
-from paribus.data.packing import CONTINUES, DOCUMENT, PAIRS, SENTENCE, Rows, load, pack, save, unigram_loss
-from paribus.data.vocabulary import CLS, FIRST_ORDINARY, PAD, SEP, Encoded, Vocabulary
+from paribus.data.packing import (
+    CONTINUES,
+    DOCUMENT,
+    PAIRS,
+    SENTENCE,
+    Rows,
+    bits_per_byte,
+    load,
+    load_words,
+    pack,
+    pack_words,
+    save,
+    save_words,
+    unigram_loss,
+)
+from paribus.data.vocabulary import CLS, FIRST_ORDINARY, PAD, SEP, UNK, Encoded, Vocabulary
 from paribus.errors import DataError
 from paribus.spec.data import DocSentences, FullSentences, Packing, Replacement, SegmentPairs, SentencePairs
 
@@ -24,8 +39,18 @@ LENGTHS = st.lists(st.lists(st.integers(0, 40) | st.sampled_from((13, 14, 15)), 
 
 @functools.cache
 def numbers(size: int = 60000) -> Vocabulary:
-    pieces = [f"##{id}" if id % 3 == 0 else str(id) for id in range(size)]
-    return Vocabulary(pieces, lambda texts: [Encoded([int(w) for w in text.split()], []) for text in texts], "##")
+    """Every third number continues the word of the one before it: its place in the text is the same."""
+
+    def encode(texts: Sequence[str]) -> list[Encoded]:
+        found = []
+        for text in texts:
+            ids, spans = [int(word) for word in text.split()], [match.span() for match in re.finditer(r"\S+", text)]
+            for place, id in enumerate(ids):
+                spans[place] = spans[place - 1] if id % 3 == 0 and place else spans[place]
+            found.append(Encoded(ids, spans))
+        return found
+
+    return Vocabulary([str(id) for id in range(size)], encode)
 
 
 def documents(lengths: list[list[int]]) -> list[Document]:
@@ -94,7 +119,9 @@ def test_flags_mark_the_first_token_of_sentences_and_documents(lengths: list[lis
         starts = FIRST_ORDINARY + np.cumsum([0, *parts])[:-1] if parts else np.array([])
         assert packed.tokens[packed.flags & flag > 0].tolist() == starts.tolist()
     continues = packed.flags & CONTINUES > 0
-    assert (continues == ((packed.tokens % 3 == 0) & (packed.tokens >= FIRST_ORDINARY))).all()
+    begins = FIRST_ORDINARY + np.cumsum([0, *(n for sentences in lengths for n in sentences)])
+    third = (packed.tokens % 3 == 0) & (packed.tokens >= FIRST_ORDINARY)
+    assert (continues == (third & ~np.isin(packed.tokens, begins))).all()
 
 
 def test_full_sentences_by_hand() -> None:
@@ -342,3 +369,61 @@ def test_lengths_do_not_tell_a_random_segment_from_the_next(documents: list[Docu
     assert len(packed) > 500
     for scores in (packed.lengths, packed.second, packed.lengths - packed.second):
         assert _told_by(scores, packed.labels) < 0.56
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+@given(LENGTHS)
+def test_words_of_held_out_documents_are_all_there_once_in_order(lengths: list[list[int]]) -> None:
+    words = pack_words(documents(lengths), numbers(), LENGTH)
+    tokens, number = words.rows.tokens, words.numbers
+    total = sum(map(sum, lengths))
+    assert tokens[number >= 0].tolist() == list(range(FIRST_ORDINARY, FIRST_ORDINARY + total))
+    assert (number[tokens < FIRST_ORDINARY] == -1).all()
+    found = number[number >= 0]
+    assert (np.diff(found) >= 0).all() and len(words.sizes) == len(words.unknown) == total
+    assert not words.rows.second.any() and words.rows.tokens.shape[1] == LENGTH
+
+
+def test_no_row_of_words_holds_two_documents() -> None:
+    words = pack_words(documents([[5, 3], [2], [20]]), numbers(), LENGTH)
+    ends = np.cumsum([8, 2, 20])
+    for row in words.numbers:
+        assert len(set(np.searchsorted(ends, row[row >= 0], side="right"))) == 1
+
+
+def test_words_by_hand() -> None:
+    # 6 and 9 continue the words before them; a word has the bytes of its text, and what gives no piece is unknown.
+    words = pack_words([Document("a", (("5 6 10", "7 9 é?"),))], by_hand(), LENGTH)
+    assert words.rows.tokens[0, :8].tolist() == [CLS, 5, 6, 10, SEP, 7, 9, UNK]
+    assert words.numbers[0, :9].tolist() == [-1, 0, 0, 2, -1, 3, 3, 5, -1]
+    assert words.sizes.tolist() == [1, 1, 2, 1, 1, 3]
+    assert words.unknown.tolist() == [0, 1, 0, 0, 1, 2]
+
+
+def by_hand() -> Vocabulary:
+    """Like `numbers`; "é?" is an [UNK] for its letter alone."""
+
+    def encode(texts: Sequence[str]) -> list[Encoded]:
+        found = numbers().encode_all([text.replace(" é?", "") for text in texts])
+        unknown = [([UNK], [(text.index("é"), text.index("é") + 1)]) if "é" in text else ([], []) for text in texts]
+        return [Encoded(e.ids + ids, e.spans + spans) for e, (ids, spans) in zip(found, unknown, strict=True)]
+
+    return Vocabulary(numbers().pieces, encode)
+
+
+def test_words_that_were_saved_are_those_that_are_loaded(tmp_path: Path) -> None:
+    words = pack_words(documents([[5, 6], [7]]), numbers(), LENGTH)
+    save_words(words, tmp_path, "test")
+    found = load_words(tmp_path, "test")
+    assert (found.rows.tokens == words.rows.tokens).all()
+    for name in ("numbers", "sizes", "unknown"):
+        assert (getattr(found, name) == getattr(words, name)).all()
+
+
+def test_a_byte_that_is_unknown_costs_eight_bits_more() -> None:
+    sizes, nothing = np.array([4, 6], dtype=np.int32), np.zeros(2, dtype=np.int32)
+    assert bits_per_byte(20 * np.log(2), sizes, nothing) == pytest.approx(2)
+    assert bits_per_byte(20 * np.log(2), sizes, nothing + np.int32(1)) == pytest.approx(2 + 16 / 10)
+    assert bits_per_byte(0, sizes, sizes) == 8

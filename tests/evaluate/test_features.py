@@ -13,7 +13,7 @@ from paribus.data.document import Document
 from paribus.data.formats import Answer, PairItem, RegressionItem, SentenceItem, SpanItem, TaggingItem
 from paribus.data.vocabulary import CLS, SEP, UNK, Encoded, Vocabulary
 from paribus.evaluate.features import IGNORED, features
-from paribus.spec.data import SentencePieceUnigram
+from paribus.spec.data import ByteBpe, SentencePieceUnigram, Unigram
 from paribus.spec.task import Built, Pair, Regression, Sentence, SpanQa, Tagging, Task
 
 DATA = Built(builder="order", train=8, dev=8)
@@ -38,7 +38,7 @@ def numbers() -> Vocabulary:
             for text in texts
         ]
 
-    return Vocabulary([str(id) for id in range(1000)], encode, "##")
+    return Vocabulary([str(id) for id in range(1000)], encode)
 
 
 def words(count: int, first: int = 101) -> str:
@@ -111,8 +111,9 @@ def tokenizers(
     documents: list[Document], vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Vocabulary]:
     sentences = [sentence for document in documents for sentence in document.sentences]
-    pieces = vocabularies.make(SentencePieceUnigram(vocabulary_size=512), sentences, tmp_path_factory.mktemp("pieces"))
-    return {"wordpiece": vocabulary, "sentencepiece": pieces}.__getitem__
+    kinds = (ByteBpe(vocabulary_size=512), Unigram(vocabulary_size=512), SentencePieceUnigram(vocabulary_size=512))
+    made = {kind.kind: vocabularies.make(kind, sentences, tmp_path_factory.mktemp(kind.kind)) for kind in kinds}
+    return {"wordpiece": vocabulary, **made}.__getitem__
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +123,7 @@ def cloze(documents: list[Document]) -> list[SpanItem]:
     return [item for item in items if isinstance(item, SpanItem)]
 
 
-@pytest.mark.parametrize("name", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("name", ["wordpiece", "byte-bpe", "unigram", "sentencepiece-unigram"])
 @pytest.mark.parametrize("length", [32, 64, 128])
 def test_a_gold_answer_lies_in_a_window_and_is_found_again_letter_by_letter(
     tokenizers: Callable[[str], Vocabulary], cloze: list[SpanItem], name: str, length: int
@@ -139,7 +140,7 @@ def test_a_gold_answer_lies_in_a_window_and_is_found_again_letter_by_letter(
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.parametrize("name", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("name", ["wordpiece", "byte-bpe", "unigram", "sentencepiece-unigram"])
 @given(before=st.text("the é“中. ", max_size=30), after=st.text("of ü”🙂, ", max_size=30))
 def test_an_answer_among_letters_of_several_bytes_is_found_where_it_stands(
     tokenizers: Callable[[str], Vocabulary], name: str, before: str, after: str

@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from paribus.data.document import Document
-from paribus.data.packing import load, save
-from paribus.data.packing import pack as packed
-from paribus.data.vocabulary import Vocabulary
+from paribus.data.packing import Words, load, load_words, pack_words, save, save_words
+from paribus.data.packing import pack as packed_rows
+from paribus.data.vocabulary import MASK, Vocabulary, make
 from paribus.evaluate import held_out as module
 from paribus.evaluate.held_out import held_out
 from paribus.nn.build import build_encoder, build_head, build_rtd
@@ -19,7 +22,7 @@ from paribus.nn.heads import PooledHead
 from paribus.nn.init import initialise
 from paribus.objectives.module import named
 from paribus.spec import model as spec
-from paribus.spec.data import Dynamic, Replacement, SentencePairs
+from paribus.spec.data import ByteBpe, Dynamic, Replacement, SentencePairs, SentencePieceUnigram, WordPiece
 from paribus.spec.objective import Mlm, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Work
@@ -43,7 +46,7 @@ def measure(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, 
             runtime, mlm = Runtime(device="cpu"), Mlm(masking=Dynamic())
             held_out(asked or HeldOut(), mlm, encoder(dropout=0.5), SIZE, tmp_path, packed, work, runtime)
             return {(str(row["split"]), row["metric"]): row["value"] for row in work._rows} | {
-                (str(row["split"]), "n"): row["n"] for row in work._rows
+                (str(row["split"]), "n"): row["n"] for row in work._rows if row["task"] == "mlm"
             }
 
     return found
@@ -66,9 +69,10 @@ def test_what_a_sentence_head_tells_is_counted_beside_a_constant_answer(
     pack = tmp_path / "pack"
     pack.mkdir()
     packing = SentencePairs(length=32, negatives="three-way")
-    rows = {split: packed(packing, documents[:2], vocabulary, None) for split in ("validation", "test")}
+    rows = {split: packed_rows(packing, documents[:2], vocabulary, None) for split in ("validation", "test")}
     for split, found in rows.items():
         save(found, pack, split)
+        save_words(pack_words(documents[:2], vocabulary, 32), pack, split)
     parts = {"encoder": build_encoder(encoder(), SIZE)}
     parts |= {"head": build_head(encoder(), parts["encoder"]), "sentence_head": PooledHead(16, 3)}
     for part in parts.values():
@@ -83,6 +87,86 @@ def test_what_a_sentence_head_tells_is_counted_beside_a_constant_answer(
     labels = rows["test"].labels
     assert values["sentence_accuracy"] == pytest.approx((labels == 2).mean())
     assert values["majority.sentence_accuracy"] == pytest.approx((labels == 0).mean())
+
+
+def chosen_words(packed: Path, split: str) -> tuple[Words, NDArray[np.bool_]]:
+    words = load_words(packed, split)
+    return words, module._choose_words(len(words.sizes), 0.15)
+
+
+def test_a_model_that_guesses_uniformly_costs_its_tokens_times_the_logarithm_over_the_bytes(
+    measure: Measure, packed: Path
+) -> None:
+    found = measure(std=1e-30)
+    for split in ("validation", "test"):
+        words, chosen = chosen_words(packed, split)
+        tokens = int(chosen[words.numbers[words.numbers >= 0]].sum())
+        bits = tokens * math.log2(SIZE) + 8 * words.unknown[chosen].sum()
+        assert found[split, "bits_per_byte"] == pytest.approx(bits / words.sizes[chosen].sum(), rel=1e-5)
+
+
+def test_words_are_chosen_by_number_whatever_the_tokenizer(documents: list[Document], tmp_path: Path) -> None:
+    held_out, texts = documents[:2], [sentence for document in documents[:4] for sentence in document.sentences]
+    made = {}
+    for tokenizer in (
+        WordPiece(vocabulary_size=300),
+        ByteBpe(vocabulary_size=300),
+        SentencePieceUnigram(vocabulary_size=300),
+    ):
+        (tmp_path / tokenizer.kind).mkdir()
+        made[tokenizer.kind] = pack_words(held_out, make(tokenizer, texts, tmp_path / tokenizer.kind), 32)
+    sizes = [len(word.encode()) for document in held_out for s in document.sentences for word in s.split()]
+    for words in made.values():
+        assert words.sizes.tolist() == sizes
+        assert set(words.numbers[words.numbers >= 0]) == set(range(len(sizes)))
+    assert len({len(words.rows) for words in made.values()}) == 3  # but they lie in other rows
+
+
+def test_words_masked_whole_are_scored_as_by_hand(
+    encoder: Callable[..., spec.Encoder], packed: Path, measure: Measure
+) -> None:
+    found = measure(seed=3)
+    encoder_module = build_encoder(encoder(), SIZE)
+    head = build_head(encoder(), encoder_module)
+    for part in (encoder_module, head):
+        initialise(part, 3, 0.1)
+    encoder_module.eval()
+    words, chosen = chosen_words(packed, "test")
+    assert chosen.sum() == math.floor(0.15 * len(chosen) + 0.5)
+    bits, right = 0.0, {int(word): words.unknown[word] == 0 for word in np.flatnonzero(chosen)}
+    for row in range(len(words.rows)):
+        length = words.rows.lengths[row]
+        tokens, number = words.rows.tokens[row, :length].astype(int), words.numbers[row, :length]
+        masked = [MASK if n >= 0 and chosen[n] else t for t, n in zip(tokens, number, strict=True)]
+        with torch.no_grad():
+            logits = head(encoder_module.states(torch.tensor([masked])), torch.arange(length))
+        for place in range(length):
+            if number[place] >= 0 and chosen[number[place]]:
+                bits -= float(logits[place].log_softmax(-1)[tokens[place]]) / math.log(2)
+                right[int(number[place])] &= bool(logits[place].argmax() == tokens[place])
+    bits += 8 * int(words.unknown[chosen].sum())
+    assert found["test", "bits_per_byte"] == pytest.approx(bits / words.sizes[chosen].sum(), rel=1e-5)
+    assert found["test", "word_accuracy"] == sum(right.values()) / len(right)
+
+
+def test_other_numbers_for_the_ids_leave_bits_a_byte_alone(encoder: Callable[..., spec.Encoder], packed: Path) -> None:
+    words, chosen = chosen_words(packed, "test")
+    order = np.concatenate([np.arange(5), 5 + np.random.default_rng(0).permutation(SIZE - 5)])  # old id -> new id
+    tokens = order[words.rows.tokens]
+    relabelled = replace(words, rows=replace(words.rows, tokens=tokens))
+    cpu = torch.device("cpu")
+    found = []
+    for asked, ids in ((words, np.arange(SIZE)), (relabelled, order)):
+        encoder_module = build_encoder(encoder(), SIZE)
+        head = build_head(encoder(), encoder_module)
+        for part in (encoder_module, head):
+            initialise(part, 0, 0.1)
+        with torch.no_grad():
+            table, bias = encoder_module.tokens.weight.clone(), head.bias.clone()
+            encoder_module.tokens.weight[ids], head.bias[ids] = table, bias
+            found.append(module._score_words(encoder_module.eval(), head, asked, chosen, cpu))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert (found[0][1] == found[1][1]).all()
 
 
 @pytest.mark.parametrize("rows", [1, 7])

@@ -41,6 +41,10 @@ def built(data: dict[str, Any], **patch: object) -> Run:
             {"finetuning__length": 1024},
             "finetuning.length must be at most encoder.position.max_length, found 1024 and 512",
         ),
+        (
+            {"tokenizer": {"kind": "byte-bpe", "vocabulary_size": 260}},
+            "tokenizer.vocabulary_size: must be at least 261, 256 bytes and 5 special ids, found 260",
+        ),
         ({"budget__train_tokens": 1000}, "train_tokens must be at least batch_tokens, found 1000 and 131072"),
         (
             {"budget__batch_tokens": 511},

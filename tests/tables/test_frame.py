@@ -34,8 +34,9 @@ def test_an_empty_store_is_an_empty_frame_of_the_same_columns(planned: Plan, sto
 def test_every_measurement_is_a_row(planned: Plan, store: Store, fill: Fill) -> None:
     fill(store, planned)
     found = frame(planned, store)
-    # A run: pack 1, pretrain 2, evaluate 3, majority 2 + 1; tunings 2 rates x 2 restarts x (2 + 1) metrics x 2 splits.
-    assert found.height == 6 * (1 + 2 + 3 + 3 + 24)
+    # A run: vocabulary 3, pack 2, pretrain 2, evaluate 5, majority 2 + 1;
+    # tunings 2 rates x 2 restarts x (2 + 1) metrics x 2 splits.
+    assert found.height == 6 * (3 + 2 + 2 + 5 + 3 + 24)
     assert found.filter(pl.struct(pl.all()).is_duplicated()).is_empty()
     evaluate = found.filter(stage="evaluate", arm="dynamic", seed=1, metric="loss", split="test")
     row = evaluate.row(0, named=True)
@@ -47,7 +48,7 @@ def test_every_measurement_is_a_row(planned: Plan, store: Store, fill: Fill) -> 
     }  # fmt: skip
     assert set(found.filter(stage="finetune")["lr"]) == {1e-3, 3e-3}
     assert set(found.filter(stage="finetune")["restart"]) == {0, 1}
-    assert found.filter(stage="pack")["task"].null_count() == 6
+    assert found.filter(stage="pack")["task"].null_count() == 12
 
 
 def test_the_rate_is_chosen_on_select_and_reported_on_dev(planned: Plan, store: Store, fill: Fill) -> None:

@@ -208,6 +208,32 @@ def test_losses_on_other_held_out_tokens_are_shown_without_a_difference(
     assert all(cell and cell.samples and cell.difference is None for cell in losses)
 
 
+def other_vocabulary(planned: Plan) -> Plan:
+    """The plan with another vocabulary stage, of no measurements, in its second run."""
+    first, second = planned.runs[:2]
+    renamed = [
+        replace(stage, key="vocabulary-0000") if stage.kind == "vocabulary" else stage for stage in second.stages
+    ]
+    return replace(planned, runs=[first, replace(second, stages=renamed), *planned.runs[2:]])
+
+
+def test_arms_with_other_vocabularies_are_compared_by_words(planned: Plan, store: Store, fill: Fill) -> None:
+    fill(store, planned)
+    table = experiment_table(other_vocabulary(planned), store)
+    assert [(column.key, column.unit) for column in table.columns][:2] == [
+        ("words.bits_per_byte", "bits"),
+        ("words.word_accuracy", "points"),
+    ]
+    assert any("nats and perplexities of tokens do not compare" in note for note in table.notes)
+    found = cell(table, "dynamic", "words.bits_per_byte")
+    assert found.value == pytest.approx(1.9) and found.difference and found.difference.mean == pytest.approx(-0.1)
+    assert cell(table, "static", "words.word_accuracy").value == pytest.approx(30)
+    assert cell(table, "unigram", "words.bits_per_byte").value == 2.5
+    assert cells(table, "unigram")["words.word_accuracy"] is None
+    told = "static 1.50 tokens a word, 3.25 bytes a token, 0.10 % [UNK], unigram 2.500 bits a byte"
+    assert any(told in note for note in table.notes)
+
+
 def test_provenance_names_every_run_and_its_state(planned: Plan, store: Store, paper: PaperTable, fill: Fill) -> None:
     fill(store, planned)
     told = experiment_table(planned, store, paper).provenance

@@ -5,8 +5,14 @@ stage folder, a split: SPLIT.tokens.npy   (rows, length) uint16 or uint32, padde
                        SPLIT.lengths.npy  (rows,) int32: real tokens, special ones included
                        SPLIT.second.npy   (rows,) int32: where the second segment begins, 0 without one
                        SPLIT.labels.npy   (rows,) int8: which kind of pair, 0 the true one, see PAIRS
+
+of validation and test: SPLIT.words.*.npy: the same arrays of rows that hold every word once, whatever the format
+                        SPLIT.words.numbers.npy  (rows, length) int32: the word of each token, from 0; -1 at specials
+                        SPLIT.words.sizes.npy    (words,) int32: UTF-8 bytes of each word of the split
+                        SPLIT.words.unknown.npy  (words,) int32: of these, bytes that are in no piece but [UNK]
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paribus.data.document import Document
-from paribus.data.vocabulary import CLS, PAD, SEP, UNK, Vocabulary
+from paribus.data.vocabulary import CLS, FIRST_ORDINARY, PAD, SEP, UNK, Vocabulary
+from paribus.data.words import blank_words, continues_word
 from paribus.errors import DataError
 from paribus.seeds import seed_for
 from paribus.spec.data import DocSentences, FullSentences, Negatives, Packing, SegmentPairs, SentencePairs
@@ -32,6 +39,8 @@ PAIRS: dict[Negatives, tuple[str, ...]] = {
 }
 
 Ids = NDArray[np.uint32]
+"""Tokens on their way into a row: an id, and in the bit of WORD_GOES_ON whether the token continues a word."""
+WORD_GOES_ON = np.uint32(2**31)
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,7 @@ def pack(packing: Packing, documents: Sequence[Document], vocabulary: Vocabulary
     encoded = []
     total = 0
     for document in documents:
-        encoded.append(_encode(document, vocabulary, packing.length))
+        encoded.append(_cut(_encode(document, vocabulary), packing.length))
         total += sum(len(sentence) for sentence in encoded[-1])
         if tokens is not None and total >= tokens:
             break
@@ -90,7 +99,7 @@ def pack(packing: Packing, documents: Sequence[Document], vocabulary: Vocabulary
             rows = _pairs(encoded, packing)
         case _:
             raise DataError(f"packing.kind {packing.kind!r} has no packer")
-    packed = _padded(rows, packing.length, vocabulary)
+    packed = _padded(rows, packing.length, len(vocabulary))
     if isinstance(packing, FullSentences) and packing.isolation == "document":
         packed.flags[packed.tokens != PAD] |= ISOLATED
     return packed
@@ -103,14 +112,19 @@ def documents_of(flags: NDArray[np.uint8], lengths: NDArray[np.int32]) -> NDArra
     return np.where(np.arange(flags.shape[1])[None, :] < lengths[:, None], number, -1)
 
 
-def _encode(document: Document, vocabulary: Vocabulary, length: int) -> list[Ids]:
-    """The sentences of a document as ids; one longer than a row is cut into pieces that fit."""
+def _encode(document: Document, vocabulary: Vocabulary) -> list[Ids]:
+    """The sentences of a document."""
+    texts = document.sentences
+    return [
+        np.array(encoded.ids, dtype=np.uint32) | WORD_GOES_ON * continues_word(text, encoded.spans)
+        for text, encoded in zip(texts, vocabulary.encode_all(texts), strict=True)
+    ]
+
+
+def _cut(sentences: Sequence[Ids], length: int) -> list[Ids]:
+    """Sentences, those longer than a row cut into pieces that fit."""
     longest = length - 2
-    sentences = []
-    for encoded in vocabulary.encode_all(document.sentences):
-        ids = np.array(encoded.ids, dtype=np.uint32)
-        sentences += [ids[start : start + longest] for start in range(0, len(ids), longest)]
-    return sentences
+    return [ids[start : start + longest] for ids in sentences for start in range(0, len(ids), longest)]
 
 
 def _sentences(documents: Sequence[Sequence[Ids]], length: int) -> list[Row]:
@@ -205,14 +219,14 @@ def _fitted(first: _Segment, second: _Segment, room: int) -> tuple[_Segment, _Se
     return first, _Segment(second.ids[:keep], second.flags[:keep])
 
 
-def _padded(rows: Sequence[Row], length: int, vocabulary: Vocabulary) -> Rows:
-    dtype = np.uint16 if len(vocabulary) <= 2**16 else np.uint32
+def _padded(rows: Sequence[Row], length: int, vocabulary: int) -> Rows:
+    dtype = np.uint16 if vocabulary <= 2**16 else np.uint32
     tokens = np.full((len(rows), length), PAD, dtype=dtype)
     flags = np.zeros((len(rows), length), dtype=np.uint8)
     for number, row in enumerate(rows):
-        tokens[number, : len(row.ids)] = row.ids
-        flags[number, : len(row.flags)] = row.flags
-    flags |= vocabulary.continues_word[tokens].astype(np.uint8) * np.uint8(CONTINUES)
+        goes_on = row.ids & WORD_GOES_ON > 0
+        tokens[number, : len(row.ids)] = row.ids & ~WORD_GOES_ON
+        flags[number, : len(row.flags)] = row.flags | goes_on * np.uint8(CONTINUES)
     return Rows(
         tokens,
         flags,
@@ -222,6 +236,61 @@ def _padded(rows: Sequence[Row], length: int, vocabulary: Vocabulary) -> Rows:
     )
 
 
+@dataclass(frozen=True)
+class Words:
+    """Held-out words, to compare tokenizers by: whatever the tokenizer and the format, word n is the same word.
+
+    rows: each document by itself, whole sentences, as FULL-SENTENCES.  numbers (rows, length), sizes and unknown
+    (words,): as in the stage folder.
+    """
+
+    rows: Rows
+    numbers: NDArray[np.int32]
+    sizes: NDArray[np.int32]
+    unknown: NDArray[np.int32]
+
+
+def pack_words(documents: Sequence[Document], vocabulary: Vocabulary, length: int) -> Words:
+    """Every word of `documents` once: a word is what stands between blanks, and its pieces may lie in two rows."""
+    rows: list[Row] = []
+    numbers: list[Row] = []
+    sizes: list[int] = []
+    unknown: list[int] = []
+    for document in documents:
+        places = []
+        for text, encoded in zip(document.sentences, vocabulary.encode_all(document.sentences), strict=True):
+            word_of = len(sizes) + blank_words(text, encoded.spans)
+            places.append((word_of + FIRST_ORDINARY).astype(np.uint32))
+            sizes += [len(word.encode()) for word in text.split()]
+            unknown += sizes[len(unknown) :]  # until a piece of the word is found
+            for word in word_of:
+                unknown[word] = 0
+            for word, id, (start, end) in zip(word_of, encoded.ids, encoded.spans, strict=True):
+                unknown[word] += len(text[start:end].encode()) if id == UNK else 0
+        rows += _sentences([_cut(_encode(document, vocabulary), length)], length)
+        numbers += _sentences([_cut(places, length)], length)  # the same layout, numbers of words for ids
+    laid = _padded(numbers, length, 2**32).tokens.astype(np.int64)
+    return Words(
+        _padded(rows, length, len(vocabulary)),
+        np.maximum(laid - FIRST_ORDINARY, -1).astype(np.int32),
+        np.array(sizes, dtype=np.int32),
+        np.array(unknown, dtype=np.int32),
+    )
+
+
+def save_words(words: Words, folder: Path, split: str) -> None:
+    """Write the words of a split."""
+    save(words.rows, folder, f"{split}.words")
+    for name in ("numbers", "sizes", "unknown"):
+        np.save(folder / f"{split}.words.{name}.npy", getattr(words, name))
+
+
+def load_words(folder: Path, split: str) -> Words:
+    """The words of a split, memory-mapped."""
+    arrays = {n: np.load(folder / f"{split}.words.{n}.npy", mmap_mode="r") for n in ("numbers", "sizes", "unknown")}
+    return Words(load(folder, f"{split}.words"), **arrays)
+
+
 def unigram_loss(train: Rows, held_out: Rows, size: int) -> float:
     """Nats a token of guessing held-out tokens by their train frequency (add one): the cost of knowing nothing else."""
     counts = np.bincount(train.tokens.reshape(-1), minlength=size).astype(float)
@@ -229,3 +298,18 @@ def unigram_loss(train: Rows, held_out: Rows, size: int) -> float:
     counts[:UNK] = asked[:UNK] = 0  # [PAD], [CLS], [SEP] and [MASK] are never predicted
     probabilities = (counts + 1) / (counts + 1).sum()
     return float(-(asked * np.log(probabilities)).sum() / asked.sum())
+
+
+def bits_per_byte(nats: float, sizes: NDArray[np.int32], unknown: NDArray[np.int32]) -> float:
+    """Bits a byte of words whose pieces cost `nats` together.
+
+    What [UNK] hides is not in its probability, so each such byte costs 8 bits more: else the tokenizer that knows the
+    fewest characters would win.
+    """
+    return (nats / math.log(2) + 8 * float(unknown.sum())) / float(sizes.sum())
+
+
+def unigram_bits_per_byte(train: Rows, words: Words, size: int) -> float:
+    """The cost of all words at the train frequencies of their pieces."""
+    nats = unigram_loss(train, words.rows, size) * float((words.numbers >= 0).sum())
+    return bits_per_byte(nats, words.sizes, words.unknown)

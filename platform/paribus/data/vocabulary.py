@@ -8,15 +8,17 @@ in a corpus is text.
 
 import io
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from paribus.data import wordpiece
 from paribus.errors import DataError
-from paribus.spec.data import SentencePieceUnigram, Tokenizer, WordPiece
+from paribus.spec.data import Bpe, ByteBpe, SentencePieceBpe, SentencePieceUnigram, Tokenizer, Unigram, WordPiece
 
 PAD, CLS, SEP, MASK, UNK = range(5)
 SPECIALS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
@@ -34,13 +36,9 @@ class Encoded:
 class Vocabulary:
     """A trained vocabulary."""
 
-    def __init__(self, pieces: Sequence[str], encode: Callable[[Sequence[str]], list[Encoded]], mark: str) -> None:
+    def __init__(self, pieces: Sequence[str], encode: Callable[[Sequence[str]], list[Encoded]]) -> None:
         self.pieces = list(pieces)
         self._encode = encode
-        # '##' marks a piece that continues a word (WordPiece); '▁' marks one that begins it (SentencePiece).
-        continues = [p.startswith("##") if mark == "##" else not p.startswith("▁") for p in self.pieces]
-        self.continues_word: NDArray[np.bool_] = np.array(continues)
-        self.continues_word[:FIRST_ORDINARY] = False
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -57,25 +55,46 @@ class Vocabulary:
 def make(tokenizer: Tokenizer, sentences: Sequence[str], out: Path) -> Vocabulary:
     """Train on `sentences` and write the model into `out`."""
     match tokenizer:
-        case WordPiece():
-            _train_wordpiece(tokenizer, sentences, out)
-        case SentencePieceUnigram():
-            _train_sentencepiece(tokenizer, sentences, out)
+        case WordPiece() | Bpe() | ByteBpe():
+            pieces = _train_merges(tokenizer, sentences, out)
+        case Unigram():
+            pieces = _train_unigram(tokenizer, sentences, out)
+        case SentencePieceBpe() | SentencePieceUnigram():
+            pieces = _train_sentencepiece(tokenizer, sentences, out)
         case _:
             raise DataError(f"tokenizer.kind {tokenizer.kind!r} has no trainer")
+    head = {"kind": tokenizer.kind, "pieces": pieces}
+    (out / "vocabulary.json").write_text(json.dumps(head, ensure_ascii=False), "utf-8")
     return load(out)
 
 
 def load(folder: Path) -> Vocabulary:
     """The vocabulary in a finished stage."""
-    head = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
-    if head["kind"] == "wordpiece":
-        return Vocabulary(head["pieces"], _wordpiece_encoder(folder), "##")
-    return Vocabulary(head["pieces"], _sentencepiece_encoder(folder, len(head["pieces"])), "▁")
+    pieces = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))["pieces"]
+    fast = (folder / "tokenizer.json").is_file()
+    return Vocabulary(pieces, _encoder(folder) if fast else _sentencepiece_encoder(folder, len(pieces)))
 
 
-def _write_head(out: Path, kind: str, pieces: Sequence[str]) -> None:
-    (out / "vocabulary.json").write_text(json.dumps({"kind": kind, "pieces": pieces}, ensure_ascii=False), "utf-8")
+def statistics(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, float]:
+    """What tokenizers are described by: tokens a word (fertility), bytes of text a token, share of [UNK] tokens."""
+    ids = [id for encoded in vocabulary.encode_all(sentences) for id in encoded.ids]
+    return {
+        "tokens_a_word": len(ids) / sum(len(sentence.split()) for sentence in sentences),
+        "bytes_a_token": sum(len(sentence.encode()) for sentence in sentences) / len(ids),
+        "unknown_share": ids.count(UNK) / len(ids),
+    }
+
+
+def _placed(text: str, ids: list[int], offsets: Sequence[tuple[int, int]]) -> Encoded:
+    """Pieces with their places in `text`, less the blank that some kinds count as part of a word.
+
+    A bare mark of a word's beginning, which `tokenizers` puts at the letter after it, has an empty place before it.
+    """
+    spans = [(end - len(text[start:end].lstrip()), end) for start, end in offsets]
+    for number, (here, after) in enumerate(pairwise(spans)):
+        if here != after and after[0] < here[1]:
+            spans[number] = (here[0], max(here[0], after[0]))
+    return Encoded(ids, spans)
 
 
 def _too_large(tokenizer: Tokenizer, possible: int) -> DataError:
@@ -85,89 +104,168 @@ def _too_large(tokenizer: Tokenizer, possible: int) -> DataError:
     )
 
 
-# --- WordPiece by `tokenizers` --------------------------------------------------------------------------------------
+def _too_small(tokenizer: Tokenizer, needed: int) -> DataError:
+    return DataError(
+        f"tokenizer.vocabulary_size: found {tokenizer.vocabulary_size}, but the single characters of the train "
+        f"documents and the special ids alone take {needed}"
+    )
 
 
-def _train_wordpiece(tokenizer: WordPiece, sentences: Sequence[str], out: Path) -> None:
+# --- WordPiece, BPE and byte-level BPE by `tokenizers` --------------------------------------------------------------
+
+
+def _train_merges(tokenizer: WordPiece | Bpe | ByteBpe, sentences: Sequence[str], out: Path) -> list[str]:
     from tokenizers import Tokenizer as Trained
-    from tokenizers import models, normalizers, pre_tokenizers, trainers
+    from tokenizers import models, pre_tokenizers, trainers
 
-    def dressed(model: models.WordPiece) -> Trained:
-        found = Trained(model)
-        found.normalizer = normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
-        found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        return found
+    size = tokenizer.vocabulary_size
+    marks: dict[str, Any] = {} if isinstance(tokenizer, ByteBpe) else {"continuing_subword_prefix": "##"}
 
-    def train(size: int, first: Sequence[str]) -> dict[str, int]:
-        trained = dressed(models.WordPiece(unk_token="[UNK]"))
-        trainer = trainers.WordPieceTrainer(
+    def train(size: int, first: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+        trained = _dressed(Trained(models.BPE(**marks)), tokenizer)
+        trainer = trainers.BpeTrainer(
             vocab_size=size,
             min_frequency=tokenizer.min_frequency,
-            limit_alphabet=tokenizer.vocabulary_size,
             special_tokens=list(first),
             show_progress=False,
+            **marks,
         )
         trained.train_from_iterator(sentences, trainer)
-        return trained.get_vocab()
+        model = json.loads(trained.to_str())["model"]
+        return model["vocab"], [tuple(merge) for merge in model["merges"]]
 
-    # The trainer numbers single characters in the order of a hash table, another one each time, and breaks ties by
-    # number. So they are found first, and training is told their order.
-    characters = sorted(set(train(0, SPECIALS)) - set(SPECIALS))
-    vocab = train(tokenizer.vocabulary_size, [*SPECIALS, *characters])
-    pieces = sorted(vocab, key=lambda piece: vocab[piece])
-    if len(pieces) < tokenizer.vocabulary_size:
+    merges: list[tuple[str, str]] = []
+    if isinstance(tokenizer, WordPiece) and tokenizer.criterion == "likelihood":
+        words = Counter(word for sentence in sentences for word in _words(tokenizer, sentence))
+        pieces = [*SPECIALS, *wordpiece.train(words, size - len(SPECIALS), tokenizer.min_frequency)]
+    else:
+        # The trainer numbers single characters in the order of a hash table, another one each time, and breaks ties by
+        # number. So they are found first, and training is told their order.
+        known = pre_tokenizers.ByteLevel.alphabet() if isinstance(tokenizer, ByteBpe) else train(0, SPECIALS)[0]
+        vocab, merges = train(size, [*SPECIALS, *sorted(set(known) - set(SPECIALS))])
+        pieces = sorted(vocab, key=lambda piece: vocab[piece])
+    if len(pieces) < size:
         raise _too_large(tokenizer, len(pieces))
-    if len(pieces) > tokenizer.vocabulary_size:
-        raise DataError(
-            f"tokenizer.vocabulary_size: found {tokenizer.vocabulary_size}, but the single characters of the train "
-            f"documents and the special ids alone take {len(pieces)}"
-        )
+    if len(pieces) > size:
+        raise _too_small(tokenizer, len(pieces))
+    ids = {piece: id for id, piece in enumerate(pieces)}
+    model: models.Model
+    match tokenizer:
+        case WordPiece():
+            model = models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
+        case Bpe():
+            model = models.BPE(ids, merges, unk_token="[UNK]", **marks)
+        case ByteBpe():
+            model = models.BPE(ids, merges)
     # A fresh tokenizer around the pieces: the trained one would find its special tokens in ordinary text.
-    dressed(models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100)).save(str(out / "tokenizer.json"))
-    _write_head(out, "wordpiece", pieces)
+    _dressed(Trained(model), tokenizer).save(str(out / "tokenizer.json"))
+    return pieces
 
 
-def _wordpiece_encoder(folder: Path) -> Callable[[Sequence[str]], list[Encoded]]:
+def _normalizer(tokenizer: Tokenizer) -> Any:
+    from tokenizers import normalizers
+
+    if not isinstance(tokenizer, ByteBpe):
+        return normalizers.BertNormalizer(lowercase=tokenizer.lowercase)
+    lower = [normalizers.Lowercase()] if tokenizer.lowercase else []
+    return normalizers.Sequence([*lower, *([normalizers.Prepend(" ")] if tokenizer.prefix_space else [])])
+
+
+def _pre_tokenizer(tokenizer: Tokenizer) -> Any:
+    from tokenizers import pre_tokenizers
+
+    if isinstance(tokenizer, ByteBpe):
+        return pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bert = pre_tokenizers.BertPreTokenizer()
+    if isinstance(tokenizer, Unigram):
+        return pre_tokenizers.Sequence([bert, pre_tokenizers.Metaspace(prepend_scheme="always", split=False)])
+    return bert
+
+
+def _dressed(trained: Any, tokenizer: Tokenizer) -> Any:
+    """A model of `tokenizers` with the normaliser and the words of a kind."""
+    trained.normalizer, trained.pre_tokenizer = _normalizer(tokenizer), _pre_tokenizer(tokenizer)
+    return trained
+
+
+def _words(tokenizer: Tokenizer, sentence: str) -> list[str]:
+    """The words that a kind cuts a sentence into before it looks for pieces."""
+    normal = _normalizer(tokenizer).normalize_str(sentence)
+    return [word for word, _ in _pre_tokenizer(tokenizer).pre_tokenize_str(normal)]
+
+
+def _encoder(folder: Path) -> Callable[[Sequence[str]], list[Encoded]]:
     from tokenizers import Tokenizer as Trained
 
     trained = Trained.from_file(str(folder / "tokenizer.json"))
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
-        return [Encoded(e.ids, e.offsets) for e in trained.encode_batch(list(texts), add_special_tokens=False)]
+        found = trained.encode_batch(list(texts), add_special_tokens=False)
+        return [_placed(text, encoded.ids, encoded.offsets) for text, encoded in zip(texts, found, strict=True)]
 
     return encode
 
 
-# --- Unigram by `sentencepiece` -------------------------------------------------------------------------------------
+# --- by `sentencepiece` ---------------------------------------------------------------------------------------------
 
 
-def _train_sentencepiece(tokenizer: SentencePieceUnigram, sentences: Sequence[str], out: Path) -> None:
+def _train_unigram(tokenizer: Unigram, sentences: Sequence[str], out: Path) -> list[str]:
+    from tokenizers import Tokenizer as Trained
+    from tokenizers import models
+
+    # Two words a line: a string is a candidate if it goes on in several ways, and a word goes on with a blank alone.
+    words = (_words(tokenizer, sentence) for sentence in sentences)
+    pairs = (sentence[at : at + 2] for sentence in words for at in range(0, len(sentence), 2))
+    lines = ("".join(pair).replace("▁", " ") for pair in pairs)
+    found = _sentencepiece(tokenizer, lines, model_type="unigram", normalization="identity", character_coverage=1.0)
+    pieces = [(special, 0.0) for special in SPECIALS]
+    pieces += [(found.id_to_piece(id), found.get_score(id)) for id in range(1, found.get_piece_size())]
+    _dressed(Trained(models.Unigram(pieces, unk_id=UNK)), tokenizer).save(str(out / "tokenizer.json"))
+    return [piece for piece, _ in pieces]
+
+
+def _train_sentencepiece(
+    tokenizer: SentencePieceBpe | SentencePieceUnigram, sentences: Sequence[str], out: Path
+) -> list[str]:
+    found = _sentencepiece(
+        tokenizer,
+        sentences,
+        model_type=tokenizer.kind.removeprefix("sentencepiece-"),
+        normalization="nmt_nfkc_cf" if tokenizer.lowercase else "nmt_nfkc",
+        character_coverage=tokenizer.character_coverage,
+    )
+    (out / "tokenizer.model").write_bytes(found.serialized_model_proto())
+    return [*SPECIALS, *(found.id_to_piece(id) for id in range(1, found.get_piece_size()))]
+
+
+def _sentencepiece(
+    tokenizer: Tokenizer, sentences: Iterable[str], model_type: str, normalization: str, character_coverage: float
+) -> Any:
+    """A trained processor. Its piece 0, <unk>, stands for [UNK]; the others are the ordinary pieces."""
     import sentencepiece
 
     model = io.BytesIO()
-    lower = "nmt_nfkc_cf" if tokenizer.lowercase else "nmt_nfkc"
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(sentences),
             model_writer=model,
-            model_type="unigram",
-            vocab_size=tokenizer.vocabulary_size - len(SPECIALS) + 1,  # its own <unk> stands for [UNK]
-            character_coverage=tokenizer.character_coverage,
-            normalization_rule_name=lower,
+            model_type=model_type,
+            vocab_size=tokenizer.vocabulary_size - len(SPECIALS) + 1,
+            character_coverage=character_coverage,
+            normalization_rule_name=normalization,
+            max_sentence_length=2**24,  # bytes; it would leave longer ones out, in silence
             bos_id=-1,
             eos_id=-1,
             num_threads=1,
             minloglevel=2,
         )
     except RuntimeError as error:
-        possible = str(error).rstrip(". ").rsplit(" ", 1)[-1]
-        if possible.isdigit():
-            raise _too_large(tokenizer, int(possible) + len(SPECIALS) - 1) from None
+        if found := re.search(r"Please set it to a value <= (\d+)", str(error)):
+            raise _too_large(tokenizer, int(found[1]) + len(SPECIALS) - 1) from None
+        if found := re.search(r"smaller than required_chars. \d+ vs (\d+)", str(error)):
+            raise _too_small(tokenizer, int(found[1]) + len(SPECIALS) - 1) from None
         raise DataError(f"tokenizer: sentencepiece could not train ({error})") from None
-    (out / "tokenizer.model").write_bytes(model.getvalue())
-    trained = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    pieces = [trained.id_to_piece(id) for id in range(1, trained.get_piece_size())]
-    _write_head(out, "sentencepiece-unigram", [*SPECIALS, *pieces])
+    return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
 def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]], list[Encoded]]:
@@ -177,11 +275,11 @@ def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]],
     shift = size - trained.get_piece_size()
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
-        found = []
         # Offsets in characters are to be asked for: those of its other formats are in bytes.
-        for text, pieces in zip(texts, trained.encode(list(texts), return_type="offset_mapping"), strict=True):
-            ids = [UNK if id == 0 else id + shift for id in pieces["ids"]]
-            found.append(Encoded(ids, [(end - len(text[start:end].lstrip()), end) for start, end in pieces["offsets"]]))
-        return found
+        found = trained.encode(list(texts), return_type="offset_mapping")
+        return [
+            _placed(text, [UNK if id == 0 else id + shift for id in pieces["ids"]], pieces["offsets"])
+            for text, pieces in zip(texts, found, strict=True)
+        ]
 
     return encode

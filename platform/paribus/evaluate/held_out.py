@@ -2,6 +2,9 @@
 
 A share of the tokens, all by [MASK], drawn from a constant stream by row number; fp32; summed over all places, divided
 once, so batch size does not enter.
+
+Nats a token compare only where tokens are the same.  Across tokenizers: that share of the words, all pieces of each by
+[MASK], drawn from a constant stream by the word's number in its split: the same words for every tokenizer and format.
 """
 
 import math
@@ -12,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from paribus.data.masking import mask
-from paribus.data.packing import load
-from paribus.data.vocabulary import PAD
+from paribus.data.packing import Words, bits_per_byte, load, load_words
+from paribus.data.vocabulary import MASK, PAD
 from paribus.evaluate.metrics import detection
 from paribus.nn.build import build_encoder, build_head, build_rtd
 from paribus.nn.encoder import Encoder
@@ -25,12 +28,15 @@ from paribus.nn.rtd import GeneratorAndDiscriminator, corrupt, sample
 from paribus.objectives.batch import Micro
 from paribus.objectives.loader import make_micro
 from paribus.objectives.module import part
+from paribus.seeds import seed_for, uniforms
 from paribus.spec import model as spec
 from paribus.spec.data import Replacement
 from paribus.spec.objective import Objective, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Work
 from paribus.train.fit import device, use_threads
+
+Flags = NDArray[np.bool_]
 
 ALL_MASKED = Replacement(mask=1.0, random=0.0)
 EVALUATION_SEED = -1  # no run has it, so no training mask is an evaluation mask
@@ -72,6 +78,7 @@ def held_out(
     discriminator finds the replaced among all tokens, where samples of the generator, drawn from a constant stream,
     stand at the masked places. Where a sentence objective was trained also the share of rows whose kind it tells
     (sentence_accuracy), and what always saying the most frequent kind would (majority.sentence_accuracy).
+    Of task `words`, but not of a generator: bits a byte of masked words, and the share with every piece right.
     """
     use_threads(runtime)
     where = device(runtime)
@@ -123,6 +130,41 @@ def held_out(
             most = int(np.bincount(rows.labels).max())
             for name, count in (("sentence_accuracy", told), ("majority.sentence_accuracy", most)):
                 work.row(name, count / len(rows), split=split, n=len(rows), task="sentence")
+        if rtd is None:
+            words = load_words(pack, split)
+            chosen = _choose_words(len(words.sizes), asked.rate)
+            nats, known = _score_words(module, head, words, chosen, where)
+            bits = bits_per_byte(float(nats.sum()), words.sizes[chosen], words.unknown[chosen])
+            work.row("bits_per_byte", bits, split=split, n=int(chosen.sum()), task="words")
+            work.row("word_accuracy", float(known[chosen].mean()), split=split, n=int(chosen.sum()), task="words")
+
+
+def _choose_words(words: int, rate: float) -> Flags:
+    """Which words are masked: floor(rate x words + 0.5) of them, at least one."""
+    draws = uniforms(seed_for(EVALUATION_SEED, "words"), np.arange(words))
+    chosen = np.zeros(words, dtype=bool)
+    chosen[np.argsort(draws, kind="stable")[: max(1, math.floor(rate * words + 0.5))]] = True
+    return chosen
+
+
+def _score_words(
+    module: Encoder, head: nn.Module, words: Words, chosen: Flags, where: torch.device
+) -> tuple[NDArray[np.float64], Flags]:
+    """Nats of each chosen word, summed over its pieces, and whether all of them are right and none hides text."""
+    nats = np.zeros(len(words.sizes))
+    known = words.unknown == 0
+    for start in range(0, len(words.rows), BATCH_ROWS):
+        numbers = np.arange(start, min(start + BATCH_ROWS, len(words.rows)))
+        word_BT = words.numbers[numbers]
+        chosen_BT = (word_BT >= 0) & chosen[word_BT]
+        tokens_BT = words.rows.tokens[numbers]
+        micro = make_micro(words.rows, numbers, tokens_BT, np.where(chosen_BT, MASK, tokens_BT), chosen_BT).to(where)
+        logits_MV = head(module.states(micro.tokens_BT, micro.segments_BT, micro.unseen), micro.places_M)
+        nats_M = F.cross_entropy(logits_MV, micro.targets_M, reduction="none").double().cpu().numpy()
+        right_M = (logits_MV.argmax(-1) == micro.targets_M).cpu().numpy()
+        np.add.at(nats, word_BT[chosen_BT], nats_M)
+        known[word_BT[chosen_BT][~right_M]] = False
+    return nats, known
 
 
 def _detected(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from paribus.spec.base import Slot, Spec, location
 
@@ -62,7 +62,10 @@ class TextFiles(Corpus):
 
 
 class Tokenizer(Slot):
-    """How text becomes ids. Trained on the train split of the corpus."""
+    """How text becomes ids. Trained on the train split of the corpus; the same text gives the same pieces again.
+
+    `lowercase` changes what is asked of a model: never compare arms that differ in it by bits a byte.
+    """
 
     vocabulary_size: int = Field(ge=64, le=2**24)
     """Ids in all, special ones included; a corpus that cannot fill it is refused."""
@@ -72,15 +75,72 @@ class Tokenizer(Slot):
 class WordPiece(Tokenizer):
     """Greedy longest match with '##' pieces, as BERT (Devlin et al. 2019, arXiv:1810.04805, section 3).
 
-    Trained by `tokenizers`, whose WordPiece trainer chooses pairs by frequency, not by likelihood.
+    BERT's normaliser (no control characters; in lower case also no accents) and words, cut at blanks and punctuation. A
+    word with a piece that is missing, or of over 100 characters, becomes one [UNK].
     """
 
     kind: Literal["wordpiece"] = "wordpiece"
+    criterion: Literal["frequency", "likelihood"] = "frequency"
+    """Which pair is merged next. `likelihood`: the one with the highest count(AB) / (count(A) count(B)), as WordPiece
+    is described (Schuster and Nakajima 2012; Google's trainer is not public). `frequency`: the most frequent, so that
+    the training is BPE's, as `tokenizers` really does (tokenizers#570)."""
+    min_frequency: int = Field(2, ge=1)
+    """A pair seen fewer times is not merged. The likelihood criterion prefers the rarest pairs that it may merge."""
+
+
+class Bpe(Tokenizer):
+    """Byte-pair encoding on characters. Sennrich et al. 2016, arXiv:1508.07909, section 3.2.
+
+    The most frequent pair is merged; merges are replayed in their order. Normaliser, words and '##' as WordPiece (the
+    paper marks the end of a word instead), so that the two differ in the encoding alone. A character that is missing
+    becomes [UNK].
+    """
+
+    kind: Literal["bpe"] = "bpe"
     min_frequency: int = Field(2, ge=1)
 
 
+class ByteBpe(Tokenizer):
+    """Byte-pair encoding on UTF-8 bytes, without [UNK] or loss. Radford et al. 2019, section 2.2 (GPT-2).
+
+    Liu et al. 2019, arXiv:1907.11692, section 4.4. Words as GPT-2 cuts them, with the blank before.
+    """
+
+    kind: Literal["byte-bpe"] = "byte-bpe"
+    lowercase: bool = False
+    min_frequency: int = Field(2, ge=1)
+    prefix_space: bool = True
+    """A blank goes before a text, so that a word is the same piece at its beginning, and by itself, as elsewhere: the
+    default of `tokenizers`. GPT-2 and RoBERTa as released: false."""
+
+    @field_validator("vocabulary_size")
+    @classmethod
+    def _holds_the_bytes(cls, size: int) -> int:
+        if size < 256 + 5:
+            raise ValueError(f"must be at least 261, 256 bytes and 5 special ids, found {size}")
+        return size
+
+
+class Unigram(Tokenizer):
+    """Unigram language model on words. Kudo 2018, arXiv:1804.10959, section 3.2.
+
+    Normaliser and words as WordPiece, each word begun by '▁'. Encoded by `tokenizers`, but trained by `sentencepiece`
+    on the words: the trainer of `tokenizers` is another algorithm, and it gives other probabilities each time.
+    """
+
+    kind: Literal["unigram"] = "unigram"
+
+
+class SentencePieceBpe(Tokenizer):
+    """Byte-pair encoding on raw text, NFKC, blanks as symbols ('▁'). `sentencepiece` (Kudo and Richardson 2018)."""
+
+    kind: Literal["sentencepiece-bpe"] = "sentencepiece-bpe"
+    character_coverage: float = Field(0.9995, gt=0, le=1)
+    """Share of the characters of the train text that get a piece; the rarest beyond it become [UNK]. Its default."""
+
+
 class SentencePieceUnigram(Tokenizer):
-    """Unigram language model on raw text, trained by `sentencepiece` (Kudo 2018, arXiv:1804.10959)."""
+    """Unigram language model on raw text, NFKC, blanks as symbols ('▁'). `sentencepiece` (Kudo 2018)."""
 
     kind: Literal["sentencepiece-unigram"] = "sentencepiece-unigram"
     character_coverage: float = Field(0.9995, gt=0, le=1)

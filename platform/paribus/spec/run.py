@@ -19,6 +19,7 @@ class HeldOut(Spec):
     """
 
     rate: float = Field(0.15, gt=0, lt=1)
+    """Share of the tokens, and in the measures across tokenizers of the words, that is masked."""
 
 
 class Evaluation(Spec):

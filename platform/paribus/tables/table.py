@@ -22,7 +22,7 @@ from paribus.store.store import Store
 from paribus.tables.frame import chosen, frame, states
 from paribus.tables.stats import Difference, aggregate, paired
 
-Unit = Literal["points", "nats", "perplexity", "as printed"]
+Unit = Literal["points", "nats", "perplexity", "bits", "as printed"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,10 @@ DETECTION = (
     Column("rtd.precision", "replaced precision", "points", True, published=False),
     Column("rtd.recall", "replaced recall", "points", True, published=False),
     Column("rtd.auc", "replaced AUC", "points", True, published=False),
+)
+ACROSS_VOCABULARIES = (
+    Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False),
+    Column("words.word_accuracy", "whole words right", "points", True, published=False),
 )
 
 
@@ -180,8 +184,9 @@ class _Layout:
         self.published = _published_columns(paper) if paper else []
         self.settings = settings(plan.arms)
         objectives = {type(arm.run.objective) for arm in plan.arms}
+        self.vocabularies = len({stage.key for stage in plan.stages() if stage.kind == "vocabulary"})
         self.ours = [
-            *(HELD_OUT if objectives - {Rtd} else ()),
+            *((HELD_OUT if self.vocabularies == 1 else ACROSS_VOCABULARIES) if objectives - {Rtd} else ()),
             *(DETECTION if Rtd in objectives else ()),
             *(
                 Column(f"{task.name}.{task.metrics[0]}", f"{task.name} {task.metrics[0]}", "points", True, False)
@@ -225,7 +230,7 @@ class _Layout:
             column.key: held_out.filter(pl.concat_str("task", "metric", separator=".") == column.key).with_columns(
                 pl.col("value") * (100 if column.unit == "points" else 1)
             )
-            for column in (*HELD_OUT, *DETECTION)
+            for column in (*HELD_OUT, *DETECTION, *ACROSS_VOCABULARIES)
         }
         scores = chosen(self.plan, self.measured)
         for task in self.tasks:
@@ -301,6 +306,9 @@ class _Layout:
             loss, stage = measured[None, "unigram_loss", "test"]
             unigram = {"mlm.loss": Cell(loss, stage=stage), "mlm.perplexity": Cell(math.exp(loss), stage=stage)}
             unigram["generator.loss"] = unigram["mlm.loss"]
+        if (None, "unigram_bits_per_byte", "test") in measured:
+            bits, stage = measured[None, "unigram_bits_per_byte", "test"]
+            unigram["words.bits_per_byte"] = Cell(bits, stage=stage)
         majority = {"rtd.auc": Cell(50.0)}
         for task in self.tasks:
             value, stage = measured.get((task.name, f"majority.{task.metrics[0]}", "dev"), (None, None))
@@ -336,11 +344,13 @@ class _Layout:
         keys = {column.key for column in self.ours}
         if "mlm.loss" in keys:
             notes.append("MLM loss: nats a masked token on held-out documents (test split).")
+        if "words.word_accuracy" in keys:
+            notes += self._words()
         if "rtd.auc" in keys:
             notes += self._detection()
         notes += filter(None, [self._masks(), self._padding(), self._sentences(), *self._tunings()])
         apart = [arm.label for arm in plan.arms if not self._same_evaluation(arm)]
-        if apart:
+        if apart and keys & {"mlm.loss", "generator.loss"}:
             notes.append(
                 f"Held-out tokens differ between {plan.baseline.label} and {', '.join(apart)}: nats and perplexities "
                 "of different tokens do not compare, so no difference is shown. The unigram row is "
@@ -375,6 +385,29 @@ class _Layout:
         counts = lost.group_by("arm", "task", maintain_order=True).len().iter_rows()
         each = [f"{arm}, {task}: {count}" for arm, task, count in counts]
         return f"Fine-tunings that diverged, whose rate is not chosen: {'; '.join(each)}." if each else ""
+
+    def _words(self) -> list[str]:
+        """How arms with different vocabularies are compared, and what their pieces are like."""
+        names = ["tokens_a_word", "bytes_a_token", "unknown_share", "unigram_bits_per_byte"]
+        asked = pl.col("split").eq("test") & pl.col("metric").is_in(names)
+        rows = self.measured.filter(asked).select("arm", "metric", "value").iter_rows()
+        values = {(arm, metric): value for arm, metric, value in rows}
+        arms = [arm.label for arm in self.plan.arms if all((arm.label, name) in values for name in names)]
+        found = ((arm, *(values[arm, name] for name in names)) for arm in arms)
+        each = (
+            f"{arm} {a:.2f} tokens a word, {b:.2f} bytes a token, {100 * c:.2f} % [UNK], unigram {d:.3f} bits a byte"
+            for arm, a, b, c, d in found
+        )
+        corpora = len({stage.key for stage in self.plan.stages() if stage.kind == "corpus"})
+        same = "the same words for every arm" if corpora == 1 else "of each arm's own corpus"
+        return [
+            "Arms differ in their vocabulary, so nats and perplexities of tokens do not compare. Instead words of "
+            f"held-out documents are masked whole, {same} (test split). Bits a byte: the cost of their pieces over "
+            "their bytes in the text; a byte that [UNK] hides costs 8 bits more. Whole words right: the share of which "
+            "every piece is right. What a model learnt is its distance to the unigram frequencies of its own pieces; "
+            "the unigram row has the baseline's.",
+            *([f"On test documents: {'; '.join(each)}. An update sees equal tokens, not bytes."] if arms else []),
+        ]
 
     def _masks(self) -> str:
         """How many masks a row has in each arm, where arms differ in that."""

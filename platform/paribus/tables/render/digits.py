@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from paribus.spec.table import Value
 from paribus.tables.table import Cell, Column, Row, Table
 
-DECIMALS = {"points": 1, "nats": 3, "perplexity": 1}
+DECIMALS = {"points": 1, "nats": 3, "bits": 3, "perplexity": 1}
 BROKEN = 24  # characters that a column of texts gets where room is short
 LEGEND = "\u2191 higher is better, \u2193 lower is better."
 
