@@ -333,7 +333,8 @@ class _Layout:
             notes.append("MLM loss: nats a masked token on held-out documents (test split).")
         if "rtd.auc" in keys:
             notes += self._detection()
-        notes += filter(None, [self._masks(), self._padding(), self._sentences(), *self._tunings()])
+        notes += filter(None, [self._masks(), self._padding(), self._sentences()])
+        notes += self._tunings()
         apart = [arm.label for arm in plan.arms if not self._same_evaluation(arm)]
         if apart:
             notes.append(
