@@ -82,7 +82,8 @@ def test_what_a_sentence_head_tells_is_counted_beside_a_constant_answer(
     heads = {f"{name}.{n}": w for name in ("head", "sentence_head") for n, w in parts[name].state_dict().items()}
     save_file(heads, tmp_path / "heads.safetensors")
     with begin("evaluate", HeldOut()) as work:
-        held_out(HeldOut(), Mlm(masking=Dynamic()), encoder(), SIZE, tmp_path, pack, work, Runtime(device="cpu"))
+        objective = Mlm(masking=Dynamic(), sentence="three-way")
+        held_out(HeldOut(), objective, encoder(), SIZE, tmp_path, pack, work, Runtime(device="cpu"))
         values = {row["metric"]: row["value"] for row in work._rows if row["split"] == "test"}
     labels = rows["test"].labels
     assert values["sentence_accuracy"] == pytest.approx((labels == 2).mean())

@@ -366,3 +366,13 @@ def test_every_choice_moves_the_discriminator(rtd: Make, packed: Path, change: d
     if change == {"sharing": "gdes"}:
         joint = train(rtd(**change, optimizers="joint"), packed, 2).model.discriminator_state()
         assert not torch.equal(joint[BODY], other[BODY])
+
+
+def test_generator_and_discriminator_both_keep_to_the_documents_of_isolated_rows(rtd: Make, packed: Path) -> None:
+    spec = rtd()
+    module, (micro,) = Rtd(spec, SIZE, 0).eval(), step(spec, packed).micros
+    length = micro.tokens_BT.shape[1]
+    alone = ~torch.eye(length, dtype=torch.bool).expand(len(micro.tokens_BT), -1, -1)  # every token a document
+    isolated = replace(micro, blocked_BTT=alone)
+    for losses_of in (lambda m: module.generate(m)[0], lambda m: module.detect(m, m.targets_M)):
+        assert losses_of(isolated).item() != losses_of(micro).item()

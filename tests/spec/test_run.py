@@ -86,7 +86,7 @@ def built(data: dict[str, Any], **patch: object) -> Run:
         ),
         (
             {"packing__isolation": "document", "encoder__convolution": 3},
-            "packing.isolation 'document' needs objective.kind mlm and no encoder.convolution, which crosses",
+            "packing.isolation 'document' needs no encoder.convolution, which crosses documents, found 3",
         ),
         (
             {"objective__sentence": "nsp"},

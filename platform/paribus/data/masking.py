@@ -63,15 +63,6 @@ def mask(
     return Masked(np.where(in_random, ordinary, inputs).astype(tokens.dtype), chosen)
 
 
-def sampling_draws(rows: Integers, visits: Integers, length: int, seed: int) -> NDArray[np.float32]:
-    """One uniform draw in [0, 1) a place (rows, length), by which a generator's token is chosen there.
-
-    A function of (seed, row, visit, place), so neither batches nor the rest of the run move it; 24 bits are exact.
-    """
-    draws = uniforms(seed_for(seed, "sample"), rows[:, None], visits[:, None], np.arange(length)[None, :])
-    return (np.floor(draws * 2.0**24) * 2.0**-24).astype(np.float32)
-
-
 def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:
     """How many words a unit asks for, for each uniform draw."""
     weights: NDArray[Any]
@@ -126,6 +117,15 @@ def _choose(
             left -= np.where(grows, size[number, here], 0)
     chosen = closed & (size > 0)
     return np.take_along_axis(chosen, word, axis=1), np.take_along_axis(first, word, axis=1)
+
+
+def sampling_draws(rows: Integers, visits: Integers, length: int, seed: int) -> NDArray[np.float32]:
+    """One uniform draw in [0, 1) a place (rows, length), by which a generator's token is chosen there.
+
+    A function of (seed, row, visit, place), so neither batches nor the rest of the run move it; 24 bits are exact.
+    """
+    draws = uniforms(seed_for(seed, "sample"), rows[:, None], visits[:, None], np.arange(length)[None, :])
+    return (np.floor(draws * 2.0**24) * 2.0**-24).astype(np.float32)
 
 
 def duplicates(masking: Masking, epochs: float) -> int | None:

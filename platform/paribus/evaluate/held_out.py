@@ -31,7 +31,7 @@ from paribus.objectives.module import part
 from paribus.seeds import seed_for, uniforms
 from paribus.spec import model as spec
 from paribus.spec.data import Replacement
-from paribus.spec.objective import Objective, Rtd
+from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Work
 from paribus.train.fit import device, use_threads
@@ -76,13 +76,14 @@ def held_out(
 
     Of task `mlm`; or, after replaced-token detection, of task `generator`, and of task `rtd` how well the
     discriminator finds the replaced among all tokens, where samples of the generator, drawn from a constant stream,
-    stand at the masked places. Where a sentence objective was trained also the share of rows whose kind it tells
+    stand at the masked places.
+
+    Where a sentence objective was trained also, of task `sentence`, the share of rows whose kind of pair it tells
     (sentence_accuracy), and what always saying the most frequent kind would (majority.sentence_accuracy).
     Of task `words`, but not of a generator: bits a byte of masked words, and the share with every piece right.
     """
     use_threads(runtime)
     where = device(runtime)
-    sentence_head = None
     if isinstance(objective, Rtd):
         task, rtd = "generator", load_rtd(encoder, objective, vocabulary, pretrained).to(where).eval()
         module, head = rtd.generator, rtd.generator_head
@@ -90,14 +91,14 @@ def held_out(
         task, rtd = "mlm", None
         module = load_encoder(encoder, vocabulary, pretrained)
         head = build_head(encoder, module)
-        weights = load_file(pretrained / "heads.safetensors")
-        head.load_state_dict(part("head", weights))
-        if sentence := part("sentence_head", weights):
-            sentence_head = PooledHead(encoder.width, len(sentence["out.bias"]))
-            sentence_head.load_state_dict(sentence)
-            sentence_head.to(where).eval()
+        head.load_state_dict(part("head", load_file(pretrained / "heads.safetensors")))
         module.to(where).eval()
         head.to(where).eval()
+    pooled = None
+    if isinstance(objective, Mlm) and objective.kinds_of_pair:
+        pooled = PooledHead(encoder.width, objective.kinds_of_pair)
+        pooled.load_state_dict(part("sentence_head", load_file(pretrained / "heads.safetensors")))
+        pooled.to(where).eval()
     for split in ("validation", "test"):
         rows = load(pack, split)
         loss, right, places, told = 0.0, 0, 0, 0
@@ -113,23 +114,23 @@ def held_out(
             loss += float(F.cross_entropy(logits_MV, micro.targets_M, reduction="sum").double())
             right += int((logits_MV.argmax(-1) == micro.targets_M).sum())
             places += len(micro.targets_M)
+            if pooled is not None:
+                told += int((pooled(states.last_BTD).argmax(-1) == micro.labels_B).sum())
             if rtd:
                 found = _detected(rtd, micro, logits_MV)
                 probability.append(found[0])
                 replaced.append(found[1])
-            if sentence_head is not None:
-                told += int((sentence_head(states.last_BTD).argmax(-1).cpu().numpy() == rows.labels[numbers]).sum())
         work.row("loss", loss / places, split=split, n=places, task=task)
         work.row("perplexity", math.exp(min(loss / places, 700.0)), split=split, n=places, task=task)
         work.row("accuracy", right / places, split=split, n=places, task=task)
+        if pooled is not None:
+            most = int(np.bincount(rows.labels).max())
+            for name, count in (("sentence_accuracy", told), ("majority.sentence_accuracy", most)):
+                work.row(name, count / len(rows), split=split, n=len(rows), task="sentence")
         if rtd:
             all_replaced = np.concatenate(replaced)
             for metric, value in detection(np.concatenate(probability), all_replaced).items():
                 work.row(metric, value, split=split, n=len(all_replaced), task="rtd")
-        if sentence_head is not None:
-            most = int(np.bincount(rows.labels).max())
-            for name, count in (("sentence_accuracy", told), ("majority.sentence_accuracy", most)):
-                work.row(name, count / len(rows), split=split, n=len(rows), task="sentence")
         if rtd is None:
             words = load_words(pack, split)
             chosen = _choose_words(len(words.sizes), asked.rate)
@@ -175,6 +176,6 @@ def _detected(
     sampled_M = sample(logits_MV, micro.draws_M)
     tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
     original_BT = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
-    logits_BT = rtd.detect(tokens_BT, micro.segments_BT, micro.padding_BT)
+    logits_BT = rtd.detect(tokens_BT, micro.segments_BT, micro.unseen)
     real_BT = original_BT != PAD
     return logits_BT[real_BT].double().sigmoid().cpu().numpy(), (tokens_BT != original_BT)[real_BT].cpu().numpy()

@@ -86,14 +86,13 @@ def make_micro(
         places = np.arange(longest)[None, :]
         segments = (second > 0)[:, None] & (places >= second[:, None]) & (places < lengths[:, None])
     labels = rows.labels[numbers] if isinstance(objective, Mlm) and objective.sentence != "none" else None
-    draws = None
-    if isinstance(objective, Rtd):
-        draws = sampling_draws(numbers, np.broadcast_to(visits, numbers.shape), longest, seed)[chosen]
-    flags = rows.flags[numbers][:, :longest]
-    blocked = None
+    flags, blocked = rows.flags[numbers][:, :longest], None
     if (flags & ISOLATED).any():
         documents = documents_of(flags, lengths)
         blocked = torch.from_numpy(documents[:, :, None] != documents[:, None, :])
+    draws = None
+    if isinstance(objective, Rtd):
+        draws = sampling_draws(numbers, np.broadcast_to(visits, numbers.shape), longest, seed)[chosen]
     return Micro(
         torch.from_numpy(inputs.astype(np.int64)),
         torch.from_numpy(padding) if padding.any() else None,

@@ -27,8 +27,8 @@ class Mlm(Pretrained):
         assert isinstance(spec.objective, MlmSpec)
         self.encoder = build_encoder(spec.encoder, vocabulary)
         self.head = build_head(spec.encoder, self.encoder)
-        labels = {"none": 0, "nsp": 2, "sop": 2, "three-way": 3}[spec.objective.sentence]
-        self.sentence_head = PooledHead(spec.encoder.width, labels) if labels else None
+        kinds = spec.objective.kinds_of_pair
+        self.sentence_head = PooledHead(spec.encoder.width, kinds) if kinds else None
         initialise(self, seed, spec.encoder.init_std)
         self.guess = math.log(vocabulary)
 

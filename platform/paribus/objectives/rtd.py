@@ -37,14 +37,14 @@ class Rtd(Pretrained):
     def generate(self, micro: Micro) -> tuple[Tensor, Tensor]:
         """Summed MLM loss in nats, and a sample for each masked place."""
         assert micro.draws_M is not None
-        logits_MV = self.model.predict(micro.tokens_BT, micro.segments_BT, micro.padding_BT, micro.places_M).float()
+        logits_MV = self.model.predict(micro.tokens_BT, micro.segments_BT, micro.unseen, micro.places_M).float()
         return F.cross_entropy(logits_MV, micro.targets_M, reduction="sum"), sample(logits_MV, micro.draws_M)
 
     def detect(self, micro: Micro, sampled_M: Tensor) -> Tensor:
         """Summed loss, in nats, of telling the samples that differ from the original from all other tokens."""
         tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
         replaced_BT = tokens_BT != corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
-        logits_BT = self.model.detect(tokens_BT, micro.segments_BT, micro.padding_BT).float()
+        logits_BT = self.model.detect(tokens_BT, micro.segments_BT, micro.unseen).float()
         real_BT = None if micro.padding_BT is None else (~micro.padding_BT).float()
         return F.binary_cross_entropy_with_logits(logits_BT, replaced_BT.float(), real_BT, reduction="sum")
 

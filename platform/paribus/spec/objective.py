@@ -30,6 +30,11 @@ class Mlm(Objective):
     et al. 2020, StructBERT, arXiv:1908.04577). `none` leaves the rows as they are: pairs without the loss are an arm.
     """
 
+    @property
+    def kinds_of_pair(self) -> int:
+        """How many kinds of pair `sentence` tells apart; 0 where it tells none."""
+        return {"none": 0, "nsp": 2, "sop": 2, "three-way": 3}[self.sentence]
+
 
 class Generator(Slot):
     """The smaller masked language model whose samples stand in for the masked tokens.

@@ -68,10 +68,10 @@ class Run(Spec):
                 f"found {self.budget.batch_tokens} and {self.packing.length}"
             )
         if isinstance(self.packing, FullSentences) and self.packing.isolation == "document":
-            if not isinstance(self.objective, Mlm) or self.encoder.convolution:
+            if self.encoder.convolution:
                 raise ValueError(
-                    "packing.isolation 'document' needs objective.kind mlm and no encoder.convolution, which crosses "
-                    f"documents, found {self.objective.kind} and convolution {self.encoder.convolution}"
+                    "packing.isolation 'document' needs no encoder.convolution, which crosses documents, "
+                    f"found {self.encoder.convolution}"
                 )
         if isinstance(self.objective, Mlm) and self.objective.sentence != "none":
             sentence = self.objective.sentence

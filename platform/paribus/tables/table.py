@@ -348,7 +348,8 @@ class _Layout:
             notes += self._words()
         if "rtd.auc" in keys:
             notes += self._detection()
-        notes += filter(None, [self._masks(), self._padding(), self._sentences(), *self._tunings()])
+        notes += filter(None, [self._masks(), self._padding(), self._sentences()])
+        notes += self._tunings()
         apart = [arm.label for arm in plan.arms if not self._same_evaluation(arm)]
         if apart and keys & {"mlm.loss", "generator.loss"}:
             notes.append(
