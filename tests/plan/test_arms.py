@@ -66,6 +66,22 @@ def test_scale_then_experiment_then_override_have_the_last_word(project: Open) -
     assert run.encoder.dropout == opened.bases.get("bert").run["encoder"]["dropout"]
 
 
+def test_settings_for_a_scale_come_after_those_for_all_and_its_name_must_be_one(project: Open) -> None:
+    text = """{question: q, expect: e, base: bert, factors: [rate],
+ set: {optimizer.lr: 0.5}, set_at: {debug: {optimizer.lr: {times: 0.1}, optimizer.clip: 0.5}}}"""
+    opened = project({"experiments/set.yaml": text, "experiments/typo.yaml": text.replace("debug:", "debugg:")})
+    here, elsewhere = (arms(opened, "set", scale)[0].run.optimizer for scale in ("debug", "tiny"))
+    assert (here.lr, here.clip, elsewhere.lr, elsewhere.clip) == (0.05, 0.5, 0.5, 1.0)
+    with pytest.raises(SpecError, match=r"typo.yaml: set_at: no scale is called 'debugg' \(did you mean debug\?\)"):
+        arms(opened, "typo", "debug")
+
+
+def test_what_levels_multiply_can_be_set_and_is_multiplied(project: Open) -> None:
+    opened = project({"experiments/sizes.yaml": "{question: q, expect: e, base: bert, factors: [batch-size]}"})
+    found = arms(opened, "sizes", "debug", {"budget.batch_tokens": 512})
+    assert [arm.run.budget.batch_tokens for arm in found] == [512, 4096, 16384]
+
+
 def test_two_factors_that_set_one_place_are_refused(project: Open) -> None:
     files = {
         "ablations/reach.yaml": """

@@ -77,6 +77,11 @@ def test_a_relative_range_follows_the_arm(opened: Project) -> None:
     assert [trial.value for trial in found.tunings[0].trials] == [0.00283, 0.00168, 0.00476]
 
 
+def test_a_relative_setting_moves_the_range_of_what_is_tuned(opened: Project) -> None:
+    moved = tuned(opened, overrides={"optimizer.lr": {"times": 0.5}}).tunings[0]
+    assert (moved.tune.low, moved.tune.high) == (0.0005, 0.004)
+
+
 def finish_known(found: Plan, results: Finished, loss: Callable[[float], float], arm: int) -> None:
     for trial in found.tunings[arm].trials:
         results.evaluate(trial.run, loss(trial.value))

@@ -35,9 +35,12 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
             if factor not in factors:
                 raise SpecError(f"{where}: {what}.{factor}: not a factor of this experiment" + suggest(factor, factors))
     _refuse_overlapping_factors(factors, where)
-    _refuse_overrides_of_factors(factors, {**experiment.set, **(overrides or {})}, where)
+    for at in experiment.set_at:
+        project.scales.path(at, f"{where}: set_at")
+    settings = {**experiment.set, **experiment.set_at.get(scale, {}), **(overrides or {})}
+    _refuse_overrides_of_factors(factors, settings, where)
     if experiment.tune:
-        _refuse_what_tuning_undoes(factors, {**experiment.set, **(overrides or {})}, experiment.tune.path, where)
+        _refuse_what_tuning_undoes(factors, settings, experiment.tune.path, where)
 
     common = _common(project, experiment, scale, where)
     if overrides:
@@ -63,6 +66,7 @@ def _common(project: Project, experiment: Experiment, scale: str, where: str) ->
     apply(data, preset.set, f"{scale_path}: set")
     apply(data, preset.bases.get(name, {}), f"{scale_path}: bases.{name}")
     apply(data, experiment.set, f"{where}: set")
+    apply(data, experiment.set_at.get(scale, {}), f"{where}: set_at.{scale}")
     data["evaluation"]["tasks"] = [project.task(task, where).model_dump() for task in experiment.tasks]
     return data
 
@@ -119,8 +123,8 @@ def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch
 
 
 def _refuse_what_tuning_undoes(factors: Mapping[str, Factor], overrides: Patch, tuned: str, where: str) -> None:
-    for path in overrides:
-        if _overlap(path, tuned):
+    for path, value in overrides.items():
+        if _overlap(path, tuned) and not is_relative(value):
             raise SpecError(f"{where}: cannot set {path}: tune.path {tuned} is chosen for each arm by trials")
     for name, factor in factors.items():
         for varied in _replaced(factor):

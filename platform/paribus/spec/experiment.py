@@ -87,6 +87,8 @@ class Experiment(Spec):
     tune: Tune | None = None
     set: Patch = {}
     """Applied to every arm, after the scale."""
+    set_at: dict[str, Patch] = {}
+    """For a scale, more of it: where the experiment needs another start within the scale's budget."""
     aggregate: Literal["median", "mean"] = "mean"
     """How the paper sums up its seeds."""
 
