@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -110,6 +112,20 @@ def test_no_number_is_lost_in_a_narrow_terminal(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     for number in ("76.3", "131,072", "4.500 (n=3)", "[-0.030, +0.005]", "+13.2 (pairs=2)", "6.000"):
         assert number in text
+
+
+def test_at_any_width_each_line_of_each_cell_stays_whole() -> None:
+    ours = [
+        Column(name, name, "points", True, published=False)
+        for name in ("generator MLM loss", "replaced precision", "recall", "replaced AUC", "acceptability mcc", "f1")
+    ]
+    differences = [Difference(-1.0 - n, -10.0**n / 7, 10.0 ** (n / 2) / 3, 3) for n in range(6)]
+    cells = [Cell(11.1 * n, SAMPLES, difference) for n, difference in enumerate(differences)]
+    table = replace(TABLE, columns=tuple(ours), rows=(Row("nes", "a label of some length", "Arms", tuple(cells)),))
+    wanted = Counter(line for cell, column in zip(cells, ours, strict=True) for line in digits.lines(cell, column))
+    for width in range(60, 200):
+        text = terminal(table, width)
+        assert all(text.count(line) >= count for line, count in wanted.items()), f"at width {width}"
 
 
 def test_json_has_everything_with_the_keys_of_the_runs() -> None:

@@ -18,15 +18,15 @@ def show(table: Table, width: int = 100) -> RenderableType:
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     if table.question:
         parts.append(Text(f"{table.question}\nExpected: {table.expect}"))
-    for columns in _panels(table, width):
-        parts += ["", _grid(table, columns)]
+    room = width - max(len(_label(row)) for row in table.rows)
+    for columns in _panels(table, room):
+        parts += ["", _grid(table, columns, room)]
     return Group(*parts, "", *(Text(note, style="dim") for note in digits.notes(table)))
 
 
-def _panels(table: Table, width: int) -> Iterator[list[int]]:
-    """The columns, in as few panels as fit."""
+def _panels(table: Table, room: int) -> Iterator[list[int]]:
+    """The columns, in as few panels as fit into `room` characters."""
     widths = [digits.width(table, index) + _GAP for index in range(len(table.columns))]
-    room = width - max(len(_label(row)) for row in table.rows)
     panel: list[int] = []
     for index, column in enumerate(table.columns):
         full = sum(widths[other] for other in panel) + widths[index] > room
@@ -38,14 +38,21 @@ def _panels(table: Table, width: int) -> Iterator[list[int]]:
     yield panel
 
 
-def _grid(table: Table, columns: Sequence[int]) -> Grid:
-    """The rows that have a cell in `columns`; arms have a row wherever ours are shown, with or without values."""
+def _grid(table: Table, columns: Sequence[int], room: int) -> Grid:
+    """The rows that have a cell in `columns`; arms have a row wherever ours are shown, with or without values.
+
+    Widths are ours: left to itself, rich may cut numbers off at the right.
+    """
+    headers = {index: digits.header(table.columns[index], table) for index in columns}
+    widths = {index: digits.width(table, index) for index in columns}
+    whole = {index: max(widths[index], len(headers[index])) for index in columns}
+    if sum(width + _GAP for width in whole.values()) <= room:
+        widths = whole
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
     grid.add_column("", no_wrap=True)
     for index in columns:
-        header = Text(digits.header(table.columns[index], table))
         left = digits.is_text(table, index)
-        grid.add_column(header, justify="left" if left else "right", min_width=digits.width(table, index))
+        grid.add_column(Text(headers[index]), justify="left" if left else "right", width=widths[index])
     for group, members in digits.groups(table):
         ours = any(not table.columns[index].published for index in columns)
         rows = [row for row in members if any(row.cells[index] for index in columns) or (row.arm and ours)]
