@@ -392,4 +392,6 @@ def test_losses_of_arms_that_learnt_to_predict_other_units_have_no_difference(
     table = experiment_table(planned, store)
     assert cell(table, "whole-word", "mlm.loss").samples and cell(table, "whole-word", "mlm.loss").difference is None
     assert cell(table, "whole-word", "casing.f1").difference is not None
+    assert cell(table, "whole-word", "words.bits_per_byte").difference is not None  # the same words, masked whole
+    assert not any("Arms differ in their vocabulary" in note for note in table.notes)
     assert any("were trained to predict other units" in note for note in table.notes)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paribus.data.vocabulary import FIRST_ORDINARY, MASK, UNK
+from paribus.data.vocabulary import CLS, FIRST_ORDINARY, MASK, SEP, UNK
 from paribus.errors import DataError
 from paribus.seeds import bits, seed_for, uniforms
 from paribus.spec.data import Masking, NGrams, Replacement, Spans, Static, Tokens, Unit, WholeWords
@@ -37,30 +37,33 @@ def mask(
     size: int,
     unit: Unit = Tokens(),  # noqa: B008
     continues: Flags | None = None,
+    mask_specials: bool = False,
 ) -> Masked:
     """Mask `tokens` (rows, length), whose row numbers are `rows` and which are visited for the `visits`-th time.
 
     floor(rate x candidates + 0.5) tokens of a row are chosen, at least one if there is any; candidates are all tokens
-    but [PAD], [CLS], [SEP] and [MASK].  Whole units are chosen, so where none that is left would fit it is fewer.
-    `continues` (rows, length) says where a token goes on with the word before it; None: nowhere.  Random tokens are
-    drawn from the ordinary ones (no special, no [UNK]).
+    but [PAD], [CLS], [SEP] and [MASK]; with `mask_specials` but [PAD] and [MASK].  Whole units are chosen, so where
+    none that is left would fit it is fewer.  `continues` (rows, length) says where a token goes on with the word before
+    it; None: nowhere.  Random tokens are drawn from the ordinary ones (no special, no [UNK]), or from all ids.
     """
     stream = seed_for(seed, "mask")
     at = rows[:, None], visits[:, None], np.arange(tokens.shape[1])[None, :]
-    candidate = tokens >= UNK
+    candidate = (tokens >= UNK) | (mask_specials & np.isin(tokens, (CLS, SEP)))
     count = np.maximum(np.floor(rate * candidate.sum(1) + 0.5).astype(np.int64), 1)
     begins = candidate.copy()
     if continues is not None and not isinstance(unit, Tokens):
         begins[:, 1:] &= ~(continues[:, 1:] & candidate[:, :-1])
     asked = unit_lengths(unit, uniforms(stream, *at, 3))
-    chosen, first = _choose(candidate, begins, count, uniforms(stream, *at, 0), asked)
+    window = int(1 / rate) if isinstance(unit, NGrams) and unit.truncation == "left-to-right" else None
+    chosen, first = _choose(candidate, begins, count, uniforms(stream, *at, 0), asked, window)
     fate = uniforms(stream, *at, 1)
     if isinstance(unit, WholeWords | Spans | NGrams) and unit.replacement_per == "unit":
         fate = np.take_along_axis(fate, first, axis=1)
-    ordinary = (bits(stream, *at, 2) % np.uint64(size - FIRST_ORDINARY)).astype(tokens.dtype) + FIRST_ORDINARY
+    lowest = FIRST_ORDINARY if replacement.pool == "ordinary" else 0
+    drawn = (bits(stream, *at, 2) % np.uint64(size - lowest)).astype(tokens.dtype) + lowest
     inputs = np.where(chosen & (fate < replacement.mask), MASK, tokens)
     in_random = chosen & (fate >= replacement.mask) & (fate < replacement.mask + replacement.random)
-    return Masked(np.where(in_random, ordinary, inputs).astype(tokens.dtype), chosen)
+    return Masked(np.where(in_random, drawn, inputs).astype(tokens.dtype), chosen)
 
 
 def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:
@@ -79,13 +82,14 @@ def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:
 
 
 def _choose(
-    candidate: Flags, begins: Flags, count: Integers, draws: NDArray[np.float64], asked: Integers
+    candidate: Flags,
+    begins: Flags,
+    count: Integers,
+    draws: NDArray[np.float64],
+    asked: Integers,
+    window: int | None,
 ) -> tuple[Flags, Integers]:
-    """Which places are chosen, and for each the place at which its unit begins; all (rows, length) but `count`.
-
-    The words of a row have their turn in the order of their draws.  A word not chosen yet begins a unit: itself and
-    those after it, up to `asked` words, a special token, a chosen word, or the word that no longer fits into `count`.
-    """
+    """Which places are chosen, and for each the place at which its unit begins; all (rows, length) but `count`."""
     number = np.arange(len(candidate))[:, None]
     words = int(begins.sum(1).max(initial=0))
     # The word each place belongs to; places that are no candidates belong to one more, which is empty.
@@ -94,29 +98,65 @@ def _choose(
     at = np.zeros((len(candidate), words + 1), dtype=np.int64)
     at[row, word[row, place]] = place
     size = np.bincount((number * (words + 1) + word)[candidate], minlength=at.size).reshape(at.shape)
-    # A word that begins a run of candidates has a special token before it.
-    opens = ~np.take_along_axis(np.pad(candidate, ((0, 0), (1, 0))), at, axis=1)
-    turns = np.argsort(np.where(size > 0, np.take_along_axis(draws, at, axis=1), 2.0), axis=1, kind="stable")
+    draws, asked = np.take_along_axis(draws, at, axis=1), np.take_along_axis(asked, at, axis=1)
+    if window is None:
+        # A word that begins a run of candidates has a special token before it.
+        opens = ~np.take_along_axis(np.pad(candidate, ((0, 0), (1, 0))), at, axis=1)
+        chosen, begin = _in_random_order(size, opens, count, draws, asked)
+    else:
+        chosen, begin = _from_left_to_right(size, count, draws, asked, window)
+    first = np.take_along_axis(at, begin, axis=1)
+    return np.take_along_axis(chosen, word, axis=1), np.take_along_axis(first, word, axis=1)
 
+
+def _in_random_order(
+    size: Integers, opens: Flags, count: Integers, draws: NDArray[np.float64], asked: Integers
+) -> tuple[Flags, Integers]:
+    """Which words are chosen, and for each the word its unit begins with; all (rows, words) but `count`.
+
+    The words of a row have their turn in the order of their draws.  A word not chosen yet begins a unit: itself and
+    those after it, up to `asked` words, a special token, a chosen word, or the word that no longer fits into `count`.
+    """
+    turns = np.argsort(np.where(size > 0, draws, 2.0), axis=1, kind="stable")
     closed = size == 0
-    first = np.zeros_like(at)
-    left, number = count.copy(), number[:, 0]
+    begin = np.zeros_like(asked)
+    left, number, last = count.copy(), np.arange(len(size)), size.shape[1] - 1
     for turn in turns.T:
         if not left.any():
             break
-        wanted, grows = asked[number, at[number, turn]], np.ones(len(turn), dtype=bool)
+        wanted, grows = asked[number, turn], np.ones(len(turn), dtype=bool)
         for step in range(int(asked.max())):
-            here = np.minimum(turn + step, words)
+            here = np.minimum(turn + step, last)
             grows &= ~closed[number, here] & (step < wanted) & (size[number, here] <= left)
             if step:
                 grows &= ~opens[number, here]
             if not grows.any():
                 break
             closed[number, here] |= grows
-            first[number[grows], here[grows]] = at[number, turn][grows]
+            begin[number[grows], here[grows]] = turn[grows]
             left -= np.where(grows, size[number, here], 0)
-    chosen = closed & (size > 0)
-    return np.take_along_axis(chosen, word, axis=1), np.take_along_axis(first, word, axis=1)
+    return closed & (size > 0), begin
+
+
+def _from_left_to_right(
+    size: Integers, count: Integers, draws: NDArray[np.float64], asked: Integers, window: int
+) -> tuple[Flags, Integers]:
+    """The same by DeBERTa's code (NGramMaskGenerator): one unit of n words somewhere in each `window` x n words, a draw
+    of the window's first word saying where, until `count` is reached.  Special tokens do not end a unit."""
+    number, place, words = np.arange(len(size)), np.arange(size.shape[1]), (size > 0).sum(1)
+    chosen, begin = np.zeros(size.shape, dtype=bool), np.zeros_like(asked)
+    offset = np.zeros_like(words)
+    while (offset < words).any():
+        wanted = asked[number, offset]
+        reach = np.minimum(wanted * window, words - offset)
+        start = offset + (draws[number, offset] * reach).astype(np.int64)
+        end = np.minimum(start + wanted, words)
+        inside = (place >= start[:, None]) & (place < end[:, None])
+        chosen |= inside
+        begin = np.where(inside, start[:, None], begin)
+        offset = np.maximum(offset + reach, end)
+    sizes = np.where(chosen, size, 0)
+    return chosen & (np.cumsum(sizes, axis=1) - sizes < count[:, None]), begin
 
 
 def sampling_draws(rows: Integers, visits: Integers, length: int, seed: int) -> NDArray[np.float32]:

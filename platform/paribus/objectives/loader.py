@@ -44,6 +44,7 @@ class Steps:
             self._vocabulary,
             self._objective.unit,
             self._rows.flags[rows] & CONTINUES > 0,
+            self._objective.mask_specials,
         )
         size = self._micro_rows or len(rows)
         micros = tuple(

@@ -263,11 +263,14 @@ class NGrams(Unit):
     """A word and up to `longest` - 1 after it, n words with probability in proportion to 1/n.
 
     He et al. 2021, DeBERTa, arXiv:2006.03654, appendix A.3, and reference code; Lan et al. 2020, ALBERT, equation 1.
-    In random order: DeBERTa's code goes from left to right and never masks the end of a full row.
     """
 
     kind: Literal["n-gram"] = "n-gram"
     longest: int = Field(3, ge=1)
+    truncation: Literal["random", "left-to-right"] = "random"
+    """How the budget is kept. `random`: n-grams in random order until it is spent. `left-to-right`, DeBERTa's code: one
+    n-gram in each window of n / rate words, from the left until the budget is reached (the last may exceed it), so that
+    the end of a full row is never masked."""
     replacement_per: Literal["token", "unit"] = "token"
     """Whether what stands in its place is drawn for each token (the code) or once an n-gram."""
 
@@ -278,7 +281,9 @@ class Replacement(Spec):
     mask: float = Field(0.8, ge=0, le=1)
     """Share that becomes [MASK]. Devlin et al. 2019, section 3.1: 80 %."""
     random: float = Field(0.1, ge=0, le=1)
-    """Share that becomes a random ordinary token: 10 %."""
+    """Share that becomes a random token: 10 %."""
+    pool: Literal["ordinary", "all"] = "ordinary"
+    """What a random token is drawn from: ids that stand for text, or `all`, special ones too (BERT's code)."""
 
     @model_validator(mode="after")
     def _shares(self) -> "Replacement":

@@ -18,6 +18,8 @@ class Objective(Slot):
     unit: Unit = Tokens()
     """What is chosen as one: tokens, whole words, spans."""
     replacement: Replacement = Replacement()
+    mask_specials: bool = False
+    """Whether [CLS] and [SEP] are chosen like other tokens, as in RoBERTa's code (fairseq); in BERT's they are not."""
 
 
 class Mlm(Objective):

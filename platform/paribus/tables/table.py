@@ -46,7 +46,7 @@ DETECTION = (
     Column("rtd.recall", "replaced recall", "points", True, published=False),
     Column("rtd.auc", "replaced AUC", "points", True, published=False),
 )
-ACROSS_VOCABULARIES = (
+WHOLE_WORDS = (
     Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False),
     Column("words.word_accuracy", "whole words right", "points", True, published=False),
 )
@@ -185,8 +185,10 @@ class _Layout:
         self.settings = settings(plan.arms)
         objectives = {type(arm.run.objective) for arm in plan.arms}
         self.vocabularies = len({stage.key for stage in plan.stages() if stage.kind == "vocabulary"})
+        predicts = bool(objectives - {Rtd})
         self.ours = [
-            *((HELD_OUT if self.vocabularies == 1 else ACROSS_VOCABULARIES) if objectives - {Rtd} else ()),
+            *(HELD_OUT if predicts and self.vocabularies == 1 else ()),
+            *(WHOLE_WORDS if predicts and (self.vocabularies > 1 or self._other_units()) else ()),
             *(DETECTION if Rtd in objectives else ()),
             *(
                 Column(f"{task.name}.{task.metrics[0]}", f"{task.name} {task.metrics[0]}", "points", True, False)
@@ -230,7 +232,7 @@ class _Layout:
             column.key: held_out.filter(pl.concat_str("task", "metric", separator=".") == column.key).with_columns(
                 pl.col("value") * (100 if column.unit == "points" else 1)
             )
-            for column in (*HELD_OUT, *DETECTION, *ACROSS_VOCABULARIES)
+            for column in (*HELD_OUT, *DETECTION, *WHOLE_WORDS)
         }
         scores = chosen(self.plan, self.measured)
         for task in self.tasks:
@@ -264,6 +266,10 @@ class _Layout:
     def _same_unit(self, arm: Arm) -> bool:
         """Whether `arm` was trained to predict what the baseline was: tokens, whole words or spans."""
         return arm.run.objective.unit == self.plan.baseline.run.objective.unit
+
+    def _other_units(self) -> list[str]:
+        """The arms that were trained to predict other units than the baseline."""
+        return [arm.label for arm in self.plan.arms if not self._same_unit(arm)]
 
     def _same_evaluation(self, arm: Arm) -> bool:
         """Whether `arm` predicts the baseline's held-out tokens: the same packed rows, the same masks."""
@@ -357,11 +363,11 @@ class _Layout:
                 "of different tokens do not compare, so no difference is shown. The unigram row is "
                 f"{plan.baseline.label}'s."
             )
-        others = [arm.label for arm in plan.arms if not self._same_unit(arm)]
-        if others:
+        if others := self._other_units():
             notes.append(
-                f"{', '.join(others)} and {plan.baseline.label} were trained to predict other units. Held-out masks "
-                "fall on single tokens, which suits token masking, so no difference is shown for their losses."
+                f"{', '.join(others)} and {plan.baseline.label} were trained to predict other units, and each is best "
+                "at its own. MLM loss asks for single tokens, also inside words, where training on whole words never "
+                "puts a mask: no difference is shown. Words masked whole favour the units that are made of them."
             )
         if lost := self._lost_tunings():
             notes.append(lost)
@@ -388,7 +394,7 @@ class _Layout:
         return f"Fine-tunings that diverged, whose rate is not chosen: {'; '.join(each)}." if each else ""
 
     def _words(self) -> list[str]:
-        """How arms with different vocabularies are compared, and what their pieces are like."""
+        """What masked words are, and where arms differ in their vocabulary what their pieces are like."""
         names = ["tokens_a_word", "bytes_a_token", "unknown_share", "unigram_bits_per_byte"]
         asked = pl.col("split").eq("test") & pl.col("metric").is_in(names)
         rows = self.measured.filter(asked).select("arm", "metric", "value").iter_rows()
@@ -401,12 +407,17 @@ class _Layout:
         )
         corpora = len({stage.key for stage in self.plan.stages() if stage.kind == "corpus"})
         same = "the same words for every arm" if corpora == 1 else "of each arm's own corpus"
+        masked = (
+            f"Words of held-out documents are masked whole, {same} (test split). Bits a byte: the cost of their pieces "
+            "over their bytes in the text; a byte that [UNK] hides costs 8 bits more. Whole words right: the share of "
+            "which every piece is right."
+        )
+        if self.vocabularies == 1:
+            return [masked]
         return [
-            "Arms differ in their vocabulary, so nats and perplexities of tokens do not compare. Instead words of "
-            f"held-out documents are masked whole, {same} (test split). Bits a byte: the cost of their pieces over "
-            "their bytes in the text; a byte that [UNK] hides costs 8 bits more. Whole words right: the share of which "
-            "every piece is right. What a model learnt is its distance to the unigram frequencies of its own pieces; "
-            "the unigram row has the baseline's.",
+            "Arms differ in their vocabulary, so nats and perplexities of tokens do not compare.",
+            f"{masked} What a model learnt is its distance to the unigram frequencies of its own pieces; the unigram "
+            "row has the baseline's.",
             *([f"On test documents: {'; '.join(each)}. An update sees equal tokens, not bytes."] if arms else []),
         ]
 
