@@ -49,7 +49,7 @@ def recipe(kind: str, **changes: object) -> TaskTuning:
     given = {
         "optimizer": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.0}, "schedule": {"kind": "linear", "warmup": 0.1},
         "restart": 0, "train_items": None, "epochs": 50, "batch_items": 8, "dropout": 0.0, "length": 32,
-        "precision": "fp32",
+        "layer_decay": 1.0, "precision": "fp32",
     }  # fmt: skip
     return build(TaskTuning, {"task": task(kind).model_dump(), **given, **changes}, "recipe")
 
@@ -156,6 +156,30 @@ def test_order_head_and_dropout_follow_the_seed(
     ]
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2]) and not torch.equal(heads[0], heads[3])
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+def test_each_layer_takes_a_share_of_the_rate_of_the_one_above(encoder: Callable[..., spec.Encoder], norm: str) -> None:
+    made = encoder(layers=3, norm=norm, convolution=3)
+    asked = recipe("sentence", layer_decay=0.8, optimizer={"kind": "adamw", "lr": 1e-3, "weight_decay": 0.01})
+    found = Tuned(build_encoder(made, 20), made.width, asked, 10, 0, 0.02)
+    optimizer = found.configure_optimizers()["optimizer"]
+    rates = {id(p): group["initial_lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(rates) == len(list(found.parameters()))
+    # ELECTRA's code: layer l of N is at depth l, the head at N + 2.
+    expected = {"head": 0, "blocks.2": 2, "blocks.1": 3, "blocks.0": 4, "convolution": 4, "tokens": 5, "segments": 5}
+    for name, parameter in found.named_parameters():
+        place = name.removeprefix("encoder.")
+        at = next((n for part, n in expected.items() if place.startswith(part)), 2 if "last" in place else 5)
+        assert rates[id(parameter)] == pytest.approx(1e-3 * 0.8**at), name
+    assert optimizer.param_groups[0]["initial_lr"] == 1e-3  # the head's, which is recorded
+    decays = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    assert decays == {id(p) for p in found.parameters() if p.ndim > 1}
+
+
+def test_a_layer_decay_moves_a_finetuning(tuned: Callable[..., dict[str, Any]]) -> None:
+    plain, decayed = (tuned(recipe("regression", epochs=3, layer_decay=decay)) for decay in (1.0, 0.5))
+    assert plain["rows"] != decayed["rows"]
 
 
 def test_only_the_first_train_items_are_seen_when_fewer_are_asked_for(tuned: Callable[..., dict[str, Any]]) -> None:

@@ -346,6 +346,55 @@ def test_padding_adds_nothing_and_the_divisor_counts_every_other_token(rtd: Make
     torch.testing.assert_close(module.detect(replace(micro, tokens_BT=other), sampled) / asked.tokens, slow)
 
 
+def test_electra_15_is_asked_at_the_masked_places_only(rtd: Make, packed: Path) -> None:
+    spec = rtd(discriminator="detect-masked")
+    module, asked = Rtd(spec, SIZE, 0), step(spec, packed)
+    (micro,) = asked.micros
+    _, sampled = module.generate(micro)
+    tokens = corrupt(micro.tokens_BT, micro.places_M, sampled)
+    logits = module.model.detect(tokens, None, micro.padding_BT).flatten()[micro.places_M]
+    slow = F.binary_cross_entropy_with_logits(logits, (sampled != micro.targets_M).float())
+    torch.testing.assert_close(module._detect(asked, micro, sampled), slow)
+
+
+def test_replace_mlm_predicts_the_masked_tokens_from_the_samples(rtd: Make, packed: Path) -> None:
+    spec = rtd(discriminator="replace-mlm")
+    module, asked = Rtd(spec, SIZE, 0), step(spec, packed)
+    (micro,) = asked.micros
+    _, sampled = module.generate(micro)
+    states = module.model.encoder.states(corrupt(micro.tokens_BT, micro.places_M, sampled), None, micro.padding_BT)
+    assert module.model.head is None and module.model.vocabulary_head is not None
+    slow = F.cross_entropy(module.model.vocabulary_head(states, micro.places_M), micro.targets_M)
+    torch.testing.assert_close(module._detect(asked, micro, sampled), slow)
+
+
+def test_all_tokens_mlm_predicts_every_token_and_may_copy(rtd: Make, packed: Path) -> None:
+    spec = rtd(discriminator="all-tokens-mlm")
+    module, asked = Rtd(spec, SIZE, 0), step(spec, packed)
+    (micro,) = asked.micros
+    _, sampled = module.generate(micro)
+    tokens = corrupt(micro.tokens_BT, micro.places_M, sampled)
+    original = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+    real = (original != PAD).flatten().nonzero()[:, 0]
+    model = module.model
+    assert model.head is not None and model.vocabulary_head is not None
+    copy = model.head(model.encoder(tokens, None, micro.padding_BT)).flatten()[real].sigmoid()
+    guess = model.vocabulary_head(model.encoder.states(tokens, None, micro.padding_BT), real).softmax(-1)
+    given, wanted = tokens.flatten()[real], original.flatten()[real]
+    slow = copy * (given == wanted) + (1 - copy) * guess[torch.arange(len(real)), wanted]
+    torch.testing.assert_close(module._detect(asked, micro, sampled), -slow.log().mean())
+
+
+@pytest.mark.parametrize("control", ["replace-mlm", "all-tokens-mlm"])
+def test_the_head_of_an_encoder_that_predicts_is_tied_kept_and_moved(rtd: Make, packed: Path, control: str) -> None:
+    module = train(rtd(discriminator=control, discriminator_weight=1.0), packed, 1)
+    assert module.model.vocabulary_head._embedding[0] is module.model.encoder.tokens  # type: ignore[union-attr,index]
+    assert "vocabulary_head.dense.weight" in module.files()["heads"]
+    moved = gradients(module, losses(module, step(rtd(discriminator=control), packed))[1])
+    assert {name.split(".")[0] for name in moved} >= {"encoder", "vocabulary_head"}
+    assert ("head.out.weight" in moved) == (control == "all-tokens-mlm")
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -358,6 +407,9 @@ def test_padding_adds_nothing_and_the_divisor_counts_every_other_token(rtd: Make
         {"shared": "all"},
         {"discriminator_weight": 10.0},
         {"replacement": {"mask": 1.0, "random": 0.0}},
+        {"discriminator": "detect-masked"},
+        {"discriminator": "replace-mlm"},
+        {"discriminator": "all-tokens-mlm"},
     ],
 )
 def test_every_choice_moves_the_discriminator(rtd: Make, packed: Path, change: dict[str, object]) -> None:

@@ -36,6 +36,16 @@ def test_the_first_step_of_adam_is_the_learning_rate() -> None:
     assert step(AdamW(lr=1.0, weight_decay=0.0), 0.0, 5.0) == pytest.approx(-1.0, abs=1e-5)
 
 
+def test_without_bias_correction_steps_are_those_of_berts_code() -> None:
+    assert step(AdamW(lr=1.0, weight_decay=0.0, bias_correction=False), 0.0, 1.0) == pytest.approx(-(10**0.5), abs=1e-3)
+    m, v, x = 0.0, 0.0, 2.0
+    for g in (1.0, -3.0):
+        m, v = 0.8 * m + 0.2 * g, 0.9 * v + 0.1 * g * g
+        x -= 0.5 * (m / (v**0.5 + 0.01) + 0.1 * x)
+    made = AdamW(lr=0.5, beta1=0.8, beta2=0.9, eps=0.01, weight_decay=0.1, bias_correction=False)
+    assert step(made, 2.0, 1.0, -3.0) == pytest.approx(x, abs=1e-6)
+
+
 def test_two_steps_of_adam_as_worked_out_by_hand() -> None:
     m, v, x = 0.0, 0.0, 2.0
     for t, g in enumerate((1.0, -3.0), 1):
@@ -62,10 +72,12 @@ def test_groups_hold_every_parameter_once_and_decay_what_they_should(
 
 
 @pytest.mark.parametrize(
-    ("done", "linear", "constant"), [(0, 0, 0), (5, 0.5, 0.5), (10, 1, 1), (55, 0.5, 1), (100, 0, 1)]
+    ("done", "linear", "jump", "constant"),
+    [(0, 0, 0, 0), (5, 0.5, 0.5, 0.5), (10, 1, 0.9, 1), (55, 0.5, 0.45, 1), (100, 0, 0, 1)],
 )
-def test_the_schedule_at_known_points(done: float, linear: float, constant: float) -> None:
+def test_the_schedule_at_known_points(done: float, linear: float, jump: float, constant: float) -> None:
     assert lr_factor(Linear(warmup=0.1), done, 100) == pytest.approx(linear)
+    assert lr_factor(Linear(warmup=0.1, join="jump"), done, 100) == pytest.approx(jump)
     assert lr_factor(Constant(warmup=0.1), done, 100) == pytest.approx(constant)
 
 

@@ -47,6 +47,7 @@ class Tuned(Trained):
         restart = seed_for(seed, "restart", asked.restart)
         super().__init__(asked.optimizer, asked.schedule, steps, restart, "finetune")
         self.task, self.length = asked.task, asked.length
+        self.layer_decay = asked.layer_decay
         self.encoder = encoder
         self.head = make_head(asked.task, width, asked.dropout)
         initialise(self.head, self._seed, std, "head")
@@ -55,6 +56,10 @@ class Tuned(Trained):
         tokens_BT, segments_BT, padding_BT = (tensor.to(self.device) for tensor in tensors(batch, self.length))
         out: Tensor = self.head(self.encoder(tokens_BT, segments_BT, padding_BT))
         return out
+
+    def share_of_rate(self, name: str) -> float:
+        part, _, rest = name.partition(".")
+        return 1.0 if part == "head" else self.layer_decay ** (len(self.encoder.blocks) + 2 - self.encoder.depth(rest))
 
     def training_step(self, batch: Sequence[Feature], _: int) -> None:
         self.update(self._parts(batch))

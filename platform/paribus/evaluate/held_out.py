@@ -56,8 +56,9 @@ def load_rtd(encoder: spec.Encoder, objective: Rtd, vocabulary: int, pretrained:
     weights = load_file(pretrained / "heads.safetensors")
     module.encoder.load_state_dict(load_file(pretrained / "encoder.safetensors"))
     module.generator.load_state_dict(load_file(pretrained / "generator.safetensors"))
-    module.head.load_state_dict(part("head", weights))
-    module.generator_head.load_state_dict(part("generator_head", weights))
+    for name in ("head", "generator_head", "vocabulary_head"):
+        if (head := getattr(module, name)) is not None:
+            head.load_state_dict(part(name, weights))
     return module
 
 
@@ -76,7 +77,7 @@ def held_out(
 
     Of task `mlm`; or, after replaced-token detection, of task `generator`, and of task `rtd` how well the
     discriminator finds the replaced among all tokens, where samples of the generator, drawn from a constant stream,
-    stand at the masked places.
+    stand at the masked places. An encoder that was to predict them instead is measured by its tasks alone.
 
     Where a sentence objective was trained also, of task `sentence`, the share of rows whose kind of pair it tells
     (sentence_accuracy), and what always saying the most frequent kind would (majority.sentence_accuracy).
@@ -94,6 +95,7 @@ def held_out(
         head.load_state_dict(part("head", load_file(pretrained / "heads.safetensors")))
         module.to(where).eval()
         head.to(where).eval()
+    detector = rtd if isinstance(objective, Rtd) and objective.detects else None
     pooled = None
     if isinstance(objective, Mlm) and objective.kinds_of_pair:
         pooled = PooledHead(encoder.width, objective.kinds_of_pair)
@@ -116,8 +118,8 @@ def held_out(
             places += len(micro.targets_M)
             if pooled is not None:
                 told += int((pooled(states.last_BTD).argmax(-1) == micro.labels_B).sum())
-            if rtd:
-                found = _detected(rtd, micro, logits_MV)
+            if detector:
+                found = _detected(detector, micro, logits_MV)
                 probability.append(found[0])
                 replaced.append(found[1])
         work.row("loss", loss / places, split=split, n=places, task=task)
@@ -127,7 +129,7 @@ def held_out(
             most = int(np.bincount(rows.labels).max())
             for name, count in (("sentence_accuracy", told), ("majority.sentence_accuracy", most)):
                 work.row(name, count / len(rows), split=split, n=len(rows), task="sentence")
-        if rtd:
+        if detector:
             all_replaced = np.concatenate(replaced)
             for metric, value in detection(np.concatenate(probability), all_replaced).items():
                 work.row(metric, value, split=split, n=len(all_replaced), task="rtd")

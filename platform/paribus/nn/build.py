@@ -103,7 +103,7 @@ def build_head(encoder: spec.Encoder, module: Encoder) -> nn.Module:
 def build_rtd(encoder: spec.Encoder, objective: Rtd, vocabulary: int) -> GeneratorAndDiscriminator:
     """Both networks of replaced-token detection with their heads, their tables apart; `share` joins them."""
     small = objective.generator.encoder(encoder)
-    generator = build_encoder(small, vocabulary)
-    return GeneratorAndDiscriminator(
-        generator, build_head(small, generator), build_encoder(encoder, vocabulary), RTD_HEAD[objective.head](encoder)
-    )
+    generator, discriminator = build_encoder(small, vocabulary), build_encoder(encoder, vocabulary)
+    head = None if objective.discriminator == "replace-mlm" else RTD_HEAD[objective.head](encoder)
+    vocabulary_head = None if objective.detects else build_head(encoder, discriminator)
+    return GeneratorAndDiscriminator(generator, build_head(small, generator), discriminator, head, vocabulary_head)

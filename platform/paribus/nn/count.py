@@ -30,7 +30,10 @@ def cost(encoder: Encoder, vocabulary: int, length: int, rate: float, rtd: Rtd |
                 both = build_rtd(encoder, rtd, vocabulary)
                 both.share(rtd.sharing, rtd.shared)
                 both.predict(tokens, None, None, places)
-                both.detect(tokens, None, None)
+                if rtd.detects:
+                    both.detect(tokens, None, None)
+                else:
+                    both.restore(tokens, None, None, torch.arange(length) if rtd.of_all_tokens else places)
                 modules: list[nn.Module] = [both]
             else:
                 module = build_encoder(encoder, vocabulary)

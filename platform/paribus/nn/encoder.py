@@ -51,6 +51,13 @@ class Encoder(nn.Module):
         self.last_norm = last_norm
         self.convolution = convolution
 
+    def depth(self, name: str) -> int:
+        """The layer, from 1, that a parameter belongs to; 0 below the first. The last norm goes with the last layer."""
+        part, _, rest = name.partition(".")
+        if part == "blocks":
+            return 1 + int(rest.partition(".")[0])
+        return {"convolution": 1, "last_norm": len(self.blocks)}.get(part, 0)
+
     def forward(self, tokens_BT: Tensor, segments_BT: Tensor | None = None, padding_BT: Tensor | None = None) -> Tensor:
         return self.states(tokens_BT, segments_BT, padding_BT).last_BTD
 

@@ -19,11 +19,18 @@ Table = tuple[nn.Module, str]
 class GeneratorAndDiscriminator(nn.Module):
     """The two networks and their heads."""
 
-    def __init__(self, generator: Encoder, generator_head: nn.Module, encoder: Encoder, head: nn.Module) -> None:
+    def __init__(
+        self,
+        generator: Encoder,
+        generator_head: nn.Module,
+        encoder: Encoder,
+        head: nn.Module | None,
+        vocabulary_head: nn.Module | None = None,
+    ) -> None:
         super().__init__()
         # The generator first: a table that is one for both is then its table by name, as in the other two ways.
         self.generator, self.generator_head = generator, generator_head
-        self.encoder, self.head = encoder, head
+        self.encoder, self.head, self.vocabulary_head = encoder, head, vocabulary_head
 
     def predict(
         self, tokens_BT: Tensor, segments_BT: Tensor | None, padding_BT: Tensor | None, places_M: Tensor
@@ -34,8 +41,18 @@ class GeneratorAndDiscriminator(nn.Module):
 
     def detect(self, tokens_BT: Tensor, segments_BT: Tensor | None, padding_BT: Tensor | None) -> Tensor:
         """The discriminator's logit (B, T) that a token was replaced."""
+        assert self.head is not None
         logits_BT: Tensor = self.head(self.encoder(tokens_BT, segments_BT, padding_BT))
         return logits_BT
+
+    def restore(
+        self, tokens_BT: Tensor, segments_BT: Tensor | None, padding_BT: Tensor | None, places_N: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Of an encoder that predicts: logits (N, V) of the original tokens, and where it may copy the logit (N,)."""
+        assert self.vocabulary_head is not None
+        states = self.encoder.states(tokens_BT, segments_BT, padding_BT)
+        copy_N = None if self.head is None else self.head(states.last_BTD).flatten()[places_N]
+        return self.vocabulary_head(states, places_N), copy_N
 
     def share(self, sharing: Literal["es", "nes", "gdes"], shared: Literal["tokens", "all"]) -> None:
         """Join the tables of the two, which have their first values."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -32,7 +33,8 @@ class Rtd(Pretrained):
         self.model = build_rtd(spec.encoder, spec.objective, vocabulary)
         initialise(self.model, seed, spec.encoder.init_std)
         self.model.share(spec.objective.sharing, spec.objective.shared)
-        self.guess = math.log(vocabulary) + self.weight * math.log(2)
+        self.asked = spec.objective
+        self.guess = math.log(vocabulary) + self.weight * math.log(2 if spec.objective.detects else vocabulary)
 
     def generate(self, micro: Micro) -> tuple[Tensor, Tensor]:
         """Summed MLM loss in nats, and a sample for each masked place."""
@@ -41,12 +43,27 @@ class Rtd(Pretrained):
         return F.cross_entropy(logits_MV, micro.targets_M, reduction="sum"), sample(logits_MV, micro.draws_M)
 
     def detect(self, micro: Micro, sampled_M: Tensor) -> Tensor:
-        """Summed loss, in nats, of telling the samples that differ from the original from all other tokens."""
+        """Summed loss, in nats, of the encoder on the samples: of telling those that differ from the original from all
+        other tokens, or another task, see `paribus.spec.objective.Rtd.discriminator`."""
         tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
-        replaced_BT = tokens_BT != corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
-        logits_BT = self.model.detect(tokens_BT, micro.segments_BT, micro.unseen).float()
-        real_BT = None if micro.padding_BT is None else (~micro.padding_BT).float()
-        return F.binary_cross_entropy_with_logits(logits_BT, replaced_BT.float(), real_BT, reduction="sum")
+        original_BT = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+        everywhere = torch.arange(tokens_BT.numel(), device=tokens_BT.device)
+        asked_N = everywhere if self.asked.of_all_tokens else micro.places_M
+        original_N, same_N = original_BT.flatten()[asked_N], (tokens_BT == original_BT).flatten()[asked_N]
+        if self.asked.detects:
+            logits_N = self.model.detect(tokens_BT, micro.segments_BT, micro.unseen).float().flatten()[asked_N]
+            nats_N = F.binary_cross_entropy_with_logits(logits_N, (~same_N).float(), reduction="none")
+        else:
+            logits_NV, copy_N = self.model.restore(tokens_BT, micro.segments_BT, micro.unseen, asked_N)
+            nats_N = F.cross_entropy(logits_NV.float(), original_N, reduction="none")
+            if copy_N is not None:  # p = D [same] + (1 - D) p_MLM
+                copied_N = F.logsigmoid(copy_N.float()).masked_fill(~same_N, -math.inf)
+                nats_N = -torch.logaddexp(copied_N, F.logsigmoid(-copy_N.float()) - nats_N)
+        return nats_N.sum() if micro.padding_BT is None else (nats_N * ~micro.padding_BT.flatten()[asked_N]).sum()
+
+    def _detect(self, step: Step, micro: Micro, sampled_M: Tensor) -> Tensor:
+        """The same divided by the tokens of the whole step that are asked about."""
+        return self.detect(micro, sampled_M) / (step.tokens if self.asked.of_all_tokens else step.predicted)
 
     def training_step(self, step: Step, _: int) -> None:
         if self.joint:
@@ -63,7 +80,7 @@ class Rtd(Pretrained):
 
     def _discriminator(self, step: Step, sampled: list[Tensor]) -> Losses:
         for micro, tokens_M in zip(step.micros, sampled, strict=True):
-            loss = self.detect(micro, tokens_M) / step.tokens
+            loss = self._detect(step, micro, tokens_M)
             yield self.weight * loss, {"loss": self.weight * loss, "discriminator_loss": loss}
 
     def _both(self, step: Step) -> Losses:
@@ -71,14 +88,18 @@ class Rtd(Pretrained):
             generator_loss, tokens_M = self.generate(micro)
             parts = {
                 "generator_loss": generator_loss / step.predicted,
-                "discriminator_loss": self.detect(micro, tokens_M) / step.tokens,
+                "discriminator_loss": self._detect(step, micro, tokens_M),
             }
             loss = parts["generator_loss"] + self.weight * parts["discriminator_loss"]
             yield loss, {"loss": loss, **parts}
 
     def files(self) -> dict[str, dict[str, Tensor]]:
+        heads: dict[str, Tensor] = {}
+        for name in ("head", "generator_head", "vocabulary_head"):
+            if (head := getattr(self.model, name)) is not None:
+                heads |= named(name, head)
         return {
             "encoder": self.model.discriminator_state(),
             "generator": self.model.generator.state_dict(),
-            "heads": named("head", self.model.head) | named("generator_head", self.model.generator_head),
+            "heads": heads,
         }

@@ -55,6 +55,7 @@ class TaskTuning(Spec):
     schedule: Linear
     epochs: int
     batch_items: int
+    layer_decay: float
     dropout: float
     length: int
     precision: Literal["fp32", "bf16"]
@@ -113,7 +114,7 @@ class Stages:
     @cached_property
     def _tunings(self) -> list[tuple[Stage, TaskTuning]]:
         recipe = self.run.finetuning
-        names = ("train_items", "epochs", "batch_items", "dropout", "length")
+        names = ("train_items", "epochs", "batch_items", "layer_decay", "dropout", "length")
         shared = {name: getattr(recipe, name) for name in names}
         shared |= {"schedule": Linear(warmup=recipe.warmup), "precision": self.run.precision}
         optimizers = {lr: AdamW(lr=lr, weight_decay=recipe.weight_decay) for lr in recipe.learning_rates}

@@ -99,7 +99,7 @@ class Rtd(Objective):
 
     A generator is trained by MLM; its samples (temperature 1, no gradient) stand in for the masked tokens, and the
     encoder, the discriminator, says of every token whether it was replaced. A sample that is the original token was
-    not. L = L_MLM (a masked token) + discriminator_weight x L_RTD (a token, [CLS] and [SEP] included).
+    not. L = L_MLM (a masked token) + discriminator_weight x L_RTD (a token that it is asked, all with [CLS] and [SEP]).
     """
 
     kind: Literal["rtd"] = "rtd"
@@ -117,6 +117,11 @@ class Rtd(Objective):
     optimizers: Literal["paper", "joint"] = "paper"
     """`paper`: es one step on L; nes and gdes a generator step on L_MLM, then a discriminator step on the second term,
     on samples from before it, each clipped by itself (DeBERTaV3's code). `joint`: one step on L for all three."""
+    discriminator: Literal["detect", "detect-masked", "replace-mlm", "all-tokens-mlm"] = "detect"
+    """What the encoder is asked, on the samples of the generator. Clark et al. 2020, section 3.4 and table 5.
+    `detect`: of every token, whether it was replaced; `detect-masked` (ELECTRA 15 %): only at the masked places.
+    `replace-mlm`: to predict the masked tokens; `all-tokens-mlm`: to predict every token, p = D [it is the input's] +
+    (1 - D) p_MLM, the probability D to copy from `head`. Both by `encoder.head`, and at a weight of 1."""
     discriminator_weight: float = Field(50.0, gt=0)
     """50 in Clark et al. 2020, section 2, and He et al. 2021; 10 in DeBERTaV3's code."""
     head: Literal["linear", "electra", "deberta"] = "electra"
@@ -127,3 +132,13 @@ class Rtd(Objective):
     def joint(self) -> bool:
         """Whether an update is one step on L."""
         return self.sharing == "es" or self.optimizers == "joint"
+
+    @property
+    def detects(self) -> bool:
+        """Whether the encoder tells replaced tokens from others."""
+        return self.discriminator in ("detect", "detect-masked")
+
+    @property
+    def of_all_tokens(self) -> bool:
+        """Whether the encoder is asked about every token, not only about the masked ones."""
+        return self.discriminator in ("detect", "all-tokens-mlm")

@@ -14,13 +14,15 @@ class Optimizer(Slot):
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay and bias correction. Loshchilov and Hutter 2019, arXiv:1711.05101."""
+    """Adam with decoupled weight decay. Loshchilov and Hutter 2019, arXiv:1711.05101."""
 
     kind: Literal["adamw"] = "adamw"
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.999, ge=0, lt=1)
     eps: float = Field(1e-6, gt=0)
     weight_decay: float = Field(0.01, ge=0)
+    bias_correction: bool = True
+    """Of both moments (Kingma and Ba 2015, arXiv:1412.6980); BERT's, ELECTRA's and DeBERTa's code leave it out."""
     decay_norm_and_bias: bool = False
     """Decay biases and norms too, as fairseq does; BERT's code leaves them out."""
     clip: float = Field(1.0, ge=0)
@@ -32,11 +34,14 @@ class Schedule(Slot):
 
 
 class Linear(Schedule):
-    """Up from 0 over `warmup`, then straight down to 0, reached when the budget ends. No jump at the join."""
+    """Up from 0 over `warmup`, then straight down to 0, reached when the budget ends."""
 
     kind: Literal["linear"] = "linear"
     warmup: float = Field(0.01, ge=0, lt=1)
     """Share of the budget."""
+    join: Literal["continuous", "jump"] = "continuous"
+    """`jump`, BERT's and DeBERTa's code: the decay is that from step 0, so the rate falls by the share of the warm-up
+    where that ends."""
 
 
 class Constant(Schedule):

@@ -55,7 +55,11 @@ class Trained(pl.LightningModule):
         """Batches that know how move themselves; lists of features become tensors on the device in `forward`."""
         return batch.to(device) if hasattr(batch, "to") else batch
 
+    def share_of_rate(self, name: str) -> float:
+        """The share of the learning rate that the parameter of a name takes."""
+        return 1.0
+
     def configure_optimizers(self) -> Any:
-        optimizer = make_optimizer(self._optimizer, self)
+        optimizer = make_optimizer(self._optimizer, self, self.share_of_rate)
         schedule = make_schedule(self._schedule, optimizer, self._steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,5 +1,8 @@
 """Spec to optimizer, parameter groups and schedule."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -12,32 +15,56 @@ def decayed(parameter: nn.Parameter) -> bool:
     return parameter.ndim >= 2
 
 
-def make_optimizer(spec: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a spec over the parameters of `module`."""
+class UncorrectedAdamW(torch.optim.AdamW):
+    """AdamW without bias correction. Devlin et al. 2019, reference code, AdamWeightDecayOptimizer."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                state = self.state[parameter]
+                if not state:
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+                mean, square = state["exp_avg"], state["exp_avg_sq"]
+                mean.lerp_(gradient, 1 - beta1)
+                square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                parameter.mul_(1 - lr * group["weight_decay"])
+                parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-lr)
+
+
+def make_optimizer(
+    spec: Optimizer, module: nn.Module, share: Callable[[str], float] = lambda name: 1.0
+) -> torch.optim.Optimizer:
+    """The optimizer of a spec over the parameters of `module`; `share` of the learning rate is that of a name."""
     assert isinstance(spec, AdamW)
-    parameters = list(module.parameters())
-    decay = [p for p in parameters if spec.decay_norm_and_bias or decayed(p)]
-    plain = [p for p in parameters if not (spec.decay_norm_and_bias or decayed(p))]
-    groups = [{"params": decay, "weight_decay": spec.weight_decay}, {"params": plain, "weight_decay": 0.0}]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=spec.lr,
-        betas=(spec.beta1, spec.beta2),
-        eps=spec.eps,
-        fused=True,
-    )
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        decay = spec.weight_decay if spec.decay_norm_and_bias or decayed(parameter) else 0.0
+        groups.setdefault((share(name), decay), []).append(parameter)
+    # The highest rate first: it is the one that is recorded.
+    made = [
+        {"params": groups[part, decay], "lr": part * spec.lr, "weight_decay": decay}
+        for part, decay in sorted(groups, reverse=True)
+    ]
+    options: Any = {"lr": spec.lr, "betas": (spec.beta1, spec.beta2), "eps": spec.eps}
+    return torch.optim.AdamW(made, **options, fused=True) if spec.bias_correction else UncorrectedAdamW(made, **options)
 
 
 def lr_factor(spec: Schedule, step: float, steps: int) -> float:
     """The share of the peak learning rate after `step` of `steps` optimizer steps.
 
-    Up to 1 at the end of the warm-up, then (linear) down to 0 when the budget ends, with no jump where they join.
+    Up to 1 at the end of the warm-up, then (linear) down to 0 when the budget ends.
     """
     assert isinstance(spec, Linear | Constant)
     warmup = spec.warmup * steps
     if step < warmup:
         return step / warmup
-    return 1.0 if isinstance(spec, Constant) else (steps - step) / (steps - warmup)
+    if isinstance(spec, Constant):
+        return 1.0
+    return (steps - step) / (steps - warmup if spec.join == "continuous" else steps)
 
 
 def make_schedule(spec: Schedule, optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
