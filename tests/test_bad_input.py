@@ -231,6 +231,55 @@ def test_a_file_that_cannot_be_read_as_what_it_is_is_named(
     assert message in refused(paribus("plan", "mine", "--scale", "debug"))
 
 
+@pytest.mark.parametrize(
+    ("level", "told"),
+    [
+        (
+            {"encoder.head": {"kind": "emd"}},
+            "experiments/mine.yaml (scale debug, arm bad): encoder: head 'emd' needs relative attention, "
+            "{kind: disentangled} with c2p or p2c, found attention {'kind': 'full', 'dropout': 0.1}",
+        ),
+        (
+            {"encoder.attention": {"kind": "disentangled", "c2p": False, "p2c": False}, "encoder.head": {"kind": "emd"}},
+            "encoder: head 'emd' needs relative attention, {kind: disentangled} with c2p or p2c, found attention",
+        ),
+        (
+            {
+                "encoder.attention": {"kind": "disentangled"},
+                "encoder.position": {"kind": "absolute"},
+                "encoder.head": {"kind": "emd"},
+            },
+            "encoder: head 'emd' brings the absolute positions, so the input takes none",
+        ),
+        (
+            {"objective.sentence": "nsp"},
+            "objective.sentence 'nsp' needs packing.kind segment-pairs or sentence-pairs with negatives "
+            "random-document, found {'kind': 'full-sentences'}",
+        ),
+        (
+            {"packing": {"kind": "doc-sentences", "length": 32}, "objective.sentence": "sop"},
+            "objective.sentence 'sop' needs packing.kind segment-pairs or sentence-pairs with negatives swapped",
+        ),
+        (
+            {"encoder.position": {"kind": "absolute"}, "encoder.attention.p2c": True},
+            "ablations/own.yaml: levels.bad: encoder.attention.p2c: no such key for kind 'full' in encoder.attention",
+        ),
+        (
+            {"tokenizer.kind": "byte-bpe"},
+            "tokenizer.vocabulary_size: must be at least 261, 256 bytes and 5 special ids, found 100",
+        ),
+    ],
+)
+def test_a_level_that_the_base_cannot_take_is_refused_when_it_is_planned(
+    paribus: Paribus, level: dict[str, Any], told: str
+) -> None:
+    factor = {"source": "mine", "base": "good", "levels": {"good": {"objective.rate": 0.15}, "bad": level}}
+    Path("ablations/own.yaml").write_text(yaml.safe_dump(factor, sort_keys=False))
+    declare(factors=["own"], levels={})
+    line = refused(paribus("plan", "mine", "--scale", "debug"))
+    assert told in line and ("experiments/mine.yaml" in line or "ablations/own.yaml" in line)
+
+
 def test_a_sequence_longer_than_the_positions_is_refused(paribus: Paribus) -> None:
     declare(base="bert")
     said = paribus("run", "mine", "--scale", "debug", "--set", "packing.length=64")

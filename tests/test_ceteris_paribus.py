@@ -6,15 +6,18 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
 
 from paribus.data.document import Document
+from paribus.data.packing import Rows, load, load_words
 from paribus.execute import FUNCTIONS, Context
+from paribus.objectives.loader import Steps
 from paribus.objectives.pretrain import build_objective
 from paribus.plan.plan import Plan, PlannedRun, plan
-from paribus.plan.stages import Pretraining
+from paribus.plan.stages import Pretraining, Stage
 from paribus.project import Project, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
@@ -31,6 +34,7 @@ FITTING: dict[str, dict[str, Any]] = {
     "vocabulary-size": WHOLE,
 }
 
+Compute = Callable[..., Store]
 Fingerprint = Callable[..., list[float]]
 
 
@@ -70,8 +74,8 @@ def planned(project: Project, factor: str, **overrides: object) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def fingerprint(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Fingerprint:
-    """The losses of a run, step by step. A store for each runtime."""
+def compute(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Compute:
+    """Computes the stages of a run up to a kind, and gives their store. A store for each runtime."""
 
     @cache
     def store(runtime: Runtime) -> Store:
@@ -79,19 +83,34 @@ def fingerprint(project: Project, tmp_path_factory: pytest.TempPathFactory) -> F
         made.prepare()
         return made
 
-    def losses(run: PlannedRun, runtime: Runtime = CPU) -> list[float]:
+    def until(run: PlannedRun, last: str, runtime: Runtime = CPU) -> Store:
         context = Context(project, store(runtime), runtime, run.arm.run)
         for stage in run.stages:
-            if stage.kind in UNTIL_PRETRAINED and not context.store.has(stage.key):
+            if stage.kind in UNTIL_PRETRAINED[: UNTIL_PRETRAINED.index(last) + 1] and not context.store.has(stage.key):
                 work = context.store.claim(stage)
                 assert work
                 with work:
                     said: dict[str, Any] = FUNCTIONS[stage.kind](context, stage, work)
                     work.commit("provenance", **said)
-        (pretrain,) = (stage for stage in run.stages if stage.kind == "pretrain")
-        return [point["train/loss"] for point in context.store.curve(pretrain.key)]
+        return context.store
+
+    return until
+
+
+@pytest.fixture(scope="module")
+def fingerprint(compute: Compute) -> Fingerprint:
+    """The losses of a run, step by step."""
+
+    def losses(run: PlannedRun, runtime: Runtime = CPU) -> list[float]:
+        store = compute(run, "pretrain", runtime)
+        return [point["train/loss"] for point in store.curve(stage_of(run, "pretrain").key)]
 
     return losses
+
+
+def stage_of(run: PlannedRun, kind: str) -> Stage:
+    (found,) = (stage for stage in run.stages if stage.kind == kind)
+    return found
 
 
 @pytest.mark.parametrize("factor", FACTORS)
@@ -111,6 +130,62 @@ def test_arms_start_from_the_same_values_where_they_share_a_parameter(project: P
     for start in starts[1:]:
         shared = [name for name in start if name in starts[0] and start[name].shape == starts[0][name].shape]
         assert shared and all(torch.equal(start[name], starts[0][name]) for name in shared)
+
+
+# --- two arms at one seed: the same data, the same masks, the same starts (above) -----------------------------------
+
+
+def visits(run: PlannedRun, rows: Rows, seed: int = 0) -> dict[tuple[int, int], list[bytes]]:
+    """Each visit of a row, in the order of the training, and what is fed then: input, predicted places, draws."""
+    spec = stage_of(run, "pretrain").spec
+    assert isinstance(spec, Pretraining)
+    steps = Steps(rows, spec, run.arm.run.tokenizer.vocabulary_size, seed, 1)
+    found = {}
+    for number, step in enumerate(steps):
+        asked = zip(*(a.tolist() for a in steps._batches.rows(number)), strict=True)
+        for visit, micro in zip(asked, step.micros, strict=True):
+            parts = (micro.tokens_BT, micro.places_M, micro.targets_M, micro.draws_M)
+            found[visit] = [part.numpy().tobytes() for part in parts if part is not None]
+    return found
+
+
+@pytest.mark.parametrize("factor", ["masking", "batch-size", "deberta-components", "embedding-sharing"])
+def test_arms_see_the_same_rows_in_the_same_order_under_the_same_masks(
+    project: Project, compute: Compute, factor: str
+) -> None:
+    baseline, *others = planned(project, factor).runs
+    rows = load(compute(baseline, "pack").folder(stage_of(baseline, "pack").key), "train")
+    expected = visits(baseline, rows)
+    assert list(visits(baseline, rows, seed=1)) != list(expected)
+    for run in others:
+        assert stage_of(run, "pack").key == stage_of(baseline, "pack").key
+        found = visits(run, rows)
+        # The largest batch may leave less than a step of the tokens over.
+        common = list(expected)[: len(found)]
+        assert list(found) == common and len(common) > 0.9 * len(expected)
+        same = [visit for visit in common if found[visit] == expected[visit]]
+        if factor == "masking":  # the first of the static masks is the first of the dynamic ones
+            assert same[: len(rows)] == common[: len(rows)] and len(same) < len(common)
+        else:
+            assert same == common
+
+
+@pytest.mark.parametrize("factor", ["input-format", "tokenizer"])
+def test_arms_that_pack_otherwise_share_documents_and_held_out_words(
+    project: Project, compute: Compute, factor: str
+) -> None:
+    baseline, *others = planned(project, factor).runs
+    kinds = ("corpus", "vocabulary") if factor == "input-format" else ("corpus",)
+    assert len({stage_of(run, "pack").key for run in (baseline, *others)}) > 2
+    for run in others:
+        assert all(stage_of(run, kind).key == stage_of(baseline, kind).key for kind in kinds)
+        packs = [compute(r, "pack").folder(stage_of(r, "pack").key) for r in (baseline, run)]
+        one, other = (load_words(pack, "test") for pack in packs)
+        assert np.array_equal(one.sizes, other.sizes)
+        if factor == "input-format":
+            assert np.array_equal(one.rows.tokens, other.rows.tokens) and np.array_equal(one.numbers, other.numbers)
+        if packs[0] == packs[1]:  # pairs without the loss on them
+            assert visits(run, load(packs[1], "train")) == visits(baseline, load(packs[0], "train"))
 
 
 def test_the_same_run_gives_the_same_numbers_again(project: Project, fingerprint: Fingerprint) -> None:
