@@ -240,7 +240,10 @@ def test_a_file_that_cannot_be_read_as_what_it_is_is_named(
             "{kind: disentangled} with c2p or p2c, found attention {'kind': 'full', 'dropout': 0.1}",
         ),
         (
-            {"encoder.attention": {"kind": "disentangled", "c2p": False, "p2c": False}, "encoder.head": {"kind": "emd"}},
+            {
+                "encoder.attention": {"kind": "disentangled", "c2p": False, "p2c": False},
+                "encoder.head": {"kind": "emd"},
+            },
             "encoder: head 'emd' needs relative attention, {kind: disentangled} with c2p or p2c, found attention",
         ),
         (

@@ -65,11 +65,17 @@ def test_all_rows_at_once_are_masked_as_one_token_at_a_time(
         assert (found.inputs[row] == one.inputs).all() and (found.chosen[row] == one.chosen).all()
 
 
-def test_shares_are_those_asked_for() -> None:
-    tokens = rows(4000, 116)  # 100 candidates each
-    found = masked(tokens)
+@pytest.fixture(scope="module")
+def many() -> tuple[np.ndarray, Masked]:
+    """Ten thousand rows of 512, and their masks."""
+    tokens = rows(10_000, 512)  # 446 candidates each
+    return tokens, masked(tokens)
+
+
+def test_shares_over_ten_thousand_rows_are_those_asked_for(many: tuple[np.ndarray, Masked]) -> None:
+    tokens, found = many
     inputs, originals = found.inputs[found.chosen], tokens[found.chosen]
-    assert found.chosen.sum() == 4000 * 15
+    assert found.chosen.sum() == 10_000 * 67
     assert (inputs == MASK).mean() == pytest.approx(0.8, abs=0.005)
     changed = (inputs != MASK) & (inputs != originals)
     assert changed.mean() == pytest.approx(0.1 * (1 - 1 / (SIZE - FIRST_ORDINARY)), abs=0.005)
@@ -103,10 +109,29 @@ def test_a_row_without_candidates_has_nothing_to_predict_and_an_unknown_word_is_
     assert masked(tokens).chosen.tolist() == [[False] * 4, [False, True, False, False]]
 
 
-def test_places_are_chosen_evenly() -> None:
+def test_places_are_chosen_evenly(many: tuple[np.ndarray, Masked]) -> None:
+    counts = many[1].chosen.sum(0)[1:447]
+    assert counts.sum() == many[1].chosen.sum() and stats.chisquare(counts).pvalue > 1e-3
+
+
+def test_unmasking_with_the_targets_gives_the_tokens_back(many: tuple[np.ndarray, Masked]) -> None:
+    tokens, found = many
+    restored = found.inputs.copy()
+    restored[found.chosen] = tokens[found.chosen]
+    assert np.array_equal(restored, tokens)
+
+
+def test_specials_are_chosen_like_other_tokens_where_asked_for() -> None:
     tokens = rows(4000, 72)
-    counts = masked(tokens).chosen.sum(0)[1:62]
-    assert stats.chisquare(counts).pvalue > 1e-3
+    found = masked(tokens, mask_specials=True)
+    assert (found.chosen.sum(1) == int(0.15 * 63 + 0.5)).all() and not found.chosen[tokens == PAD].any()
+    assert stats.chisquare(found.chosen.sum(0)[:63]).pvalue > 1e-3
+
+
+def test_random_tokens_are_any_id_where_asked_for() -> None:
+    tokens = rows(3000, 72, 25)
+    found = masked(tokens, replacement=Replacement(mask=0.0, random=1.0, pool="all"), rate=0.5, size=25)
+    assert stats.chisquare(np.bincount(found.inputs[found.chosen], minlength=25)).pvalue > 1e-3
 
 
 def test_random_tokens_are_any_ordinary_ones_evenly() -> None:
@@ -297,6 +322,68 @@ def test_span_lengths_are_geometric_and_cut_off() -> None:
 def test_short_n_grams_are_more_frequent() -> None:
     lengths = unit_lengths(NGrams(), uniforms(seed_for(0, "lengths"), np.arange(100_000)))
     assert np.bincount(lengths)[1:] / len(lengths) == pytest.approx((0.545, 0.273, 0.182), abs=0.005)
+
+
+def span_lengths(chosen: np.ndarray, begin: list[dict[int, int]]) -> np.ndarray:
+    """Words of each unit that was chosen, from the places and where the unit of each begins."""
+    return np.concatenate([np.unique(list(units.values()), return_counts=True)[1] for units in begin])
+
+
+@pytest.mark.parametrize(("length", "mean"), [(512, 3.5), (128, 3.2)])
+def test_spans_in_rows_are_shorter_than_drawn_where_they_meet_or_exceed_the_budget(length: int, mean: float) -> None:
+    tokens = rows(60, length)
+    tokens[continuing(tokens)] += 1  # one token a word, so that words of a unit are its places
+    drawn = [slow_units(tokens[row], row, 0, 0.15, Spans()) for row in range(len(tokens))]
+    chosen = masked(tokens, unit=Spans(), continues=continuing(tokens)).chosen
+    assert [np.flatnonzero(row).tolist() for row in chosen] == [sorted(units) for units in drawn]
+    lengths = span_lengths(chosen, drawn)
+    assert lengths.mean() == pytest.approx(mean, abs=0.25) and 1 <= lengths.min() and lengths.max() <= 10
+    shares = np.bincount(lengths, minlength=11)[1:] / len(lengths)
+    assert (np.diff(shares[:6]) < 0.02).all()  # still the shorter the more frequent
+
+
+def left_to_right(tokens: np.ndarray, row: int, rate: float, unit: NGrams) -> list[int]:
+    """The chosen places of a row as DeBERTa's NGramMaskGenerator takes them, one window after another."""
+    words = [word for run in words_of(tokens) for word in run]
+    marked, offset, window = [False] * len(words), 0, int(1 / rate)
+    while offset < len(words):
+        place = words[offset][0]
+        n = int(unit_lengths(unit, uniforms(seed_for(0, "mask"), row, 0, place, 3)))
+        context = min(n * window, len(words) - offset)
+        start = offset + int(uniforms(seed_for(0, "mask"), row, 0, place, 0).item() * context)
+        end = min(start + n, len(words))
+        offset = max(offset + context, end)
+        marked[start:end] = [True] * (end - start)
+    found: list[int] = []
+    for word, is_marked in zip(words, marked, strict=True):
+        if is_marked:
+            found += word
+            if len(found) >= max(1, int(rate * sum(map(len, words)) + 0.5)):
+                break
+    return found
+
+
+CODE = NGrams(truncation="left-to-right")
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 30), min_size=40, max_size=40), min_size=1, max_size=3),
+    st.sampled_from((0.1, 0.15, 0.4)),
+)
+def test_n_grams_from_left_to_right_are_those_of_debertas_code(tokens: list[list[int]], rate: float) -> None:
+    ids = np.array(tokens)
+    found = masked(ids, rate=rate, unit=CODE, continues=continuing(ids)).chosen
+    for row in range(len(ids)):
+        assert np.flatnonzero(found[row]).tolist() == left_to_right(ids[row], row, rate, CODE)
+
+
+def test_from_left_to_right_the_end_of_a_full_row_is_never_chosen() -> None:
+    tokens = rows(2000, 512)[:, :448]
+    tokens[tokens >= UNK] -= tokens[tokens >= UNK] % 3 == 0  # one token a word
+    for longest, never in ((1, 40), (3, 20)):
+        chosen = masked(tokens, unit=NGrams(longest=longest, truncation="left-to-right")).chosen
+        assert chosen[:, 20:380].mean() == pytest.approx(1 / 6, abs=0.01)
+        assert not chosen[:, 447 - never : 447].any() and masked(tokens).chosen[:, 447 - never : 447].any()
 
 
 @pytest.mark.parametrize("unit", [WholeWords, Spans, NGrams])

@@ -119,6 +119,35 @@ def test_static_masks_come_again_and_dynamic_ones_do_not(rows: Rows, pretraining
     assert sum(dynamic[0][row] != dynamic[1][row] for row in dynamic[0]) > 0.9 * len(rows)
 
 
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize("workers", [1, 2, 8])
+def test_forty_passes_show_ten_static_or_forty_dynamic_masks_whoever_draws_them(
+    rows: Rows, pretraining: Make, masking: str, workers: int
+) -> None:
+    tokens = int(rows.lengths.sum())
+    # At 30 % no row of 30 tokens draws one mask twice by chance.
+    asked = objective(masking=masking, rate=0.3)
+    spec = pretraining(budget={"train_tokens": 40 * tokens, "batch_tokens": tokens}, objective=asked)
+    # As the processes of a data loader would: each its own iterator, every so many steps.
+    drawers = [Steps(rows, spec, SIZE, 0, 1) for _ in range(workers)]
+    seen: dict[int, list[bytes]] = {}
+    for number in range(40):
+        drawer = drawers[number % workers]
+        for row, micro in zip(drawer._batches.rows(number)[0].tolist(), drawer.step(number).micros, strict=True):
+            seen.setdefault(row, []).append(micro.tokens_BT.numpy().tobytes() + micro.places_M.numpy().tobytes())
+    full = [masks for row, masks in seen.items() if rows.lengths[row] >= 30]  # a short row has few masks
+    assert len(full) > 40 and all(len(masks) == 40 for masks in seen.values())
+    for masks in full:
+        if masking == "static":
+            assert masks == masks[:10] * 4 and len(set(masks)) == 10
+        else:
+            assert len(set(masks)) == 40
+    resumed = Steps(rows, spec, SIZE, 0, 1)
+    resumed.first = 38
+    last = [m.tokens_BT.numpy().tobytes() + m.places_M.numpy().tobytes() for step in resumed for m in step.micros]
+    assert sorted(last) == sorted(mask for masks in seen.values() for mask in masks[38:])
+
+
 def test_masks_that_would_be_seen_too_rarely_are_refused(rows: Rows, pretraining: Make) -> None:
     masking = {"kind": "static", "duplicates": 50}
     long = {"train_tokens": 100 * int(rows.lengths.sum()), "batch_tokens": 1024}
