@@ -128,6 +128,17 @@ def test_specials_are_chosen_like_other_tokens_where_asked_for() -> None:
     assert stats.chisquare(found.chosen.sum(0)[:63]).pvalue > 1e-3
 
 
+def test_repeated_draws_choose_fewer_places_as_electras_code_does() -> None:
+    tokens = rows(2000, 584)  # 510 candidates, 77 draws
+    tokens[:, 0] = FIRST_ORDINARY
+    chosen = masked(tokens, unit=Tokens(drawn="repeated")).chosen
+    assert (tokens >= UNK).sum(1)[0] == 510 and not chosen[tokens < UNK].any()
+    assert chosen.sum(1).mean() == pytest.approx(510 * (1 - (1 - 1 / 510) ** 77), abs=0.15)  # 71.5
+    assert stats.chisquare(chosen.sum(0)[:510]).pvalue > 1e-3
+    empty = np.array([[CLS, SEP, PAD, PAD], [CLS, UNK, SEP, PAD]], dtype=np.uint16)
+    assert masked(empty, unit=Tokens(drawn="repeated")).chosen.sum(1).tolist() == [0, 1]
+
+
 def test_random_tokens_are_any_id_where_asked_for() -> None:
     tokens = rows(3000, 72, 25)
     found = masked(tokens, replacement=Replacement(mask=0.0, random=1.0, pool="all"), rate=0.5, size=25)

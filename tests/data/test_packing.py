@@ -303,6 +303,33 @@ def _runs(row: list[int]) -> list[list[int]]:
     return runs[:-1]
 
 
+@given(lengths=SHORT)
+def test_a_lone_sentence_may_have_a_random_second_segment_which_makes_more_negatives(lengths: list[list[int]]) -> None:
+    packing = SegmentPairs(length=LENGTH, negatives="swapped", lone="random-document")
+    packed = pack(packing, documents(lengths), numbers(), None)
+    lone = 0
+    for (first, second), label in zip(sides(packed), packed.labels, strict=True):
+        a, b = places(first, lengths), places(second, lengths)
+        if a[0][0] != b[0][0]:  # only a document's last sentence, and it is a negative
+            lone += 1
+            assert label == 1 and all(n == 0 for n in lengths[a[0][0]][a[-1][1] + 1 :])
+    plain = pairs(lengths, "swapped")
+    assert len(packed) == len(plain) + lone
+
+
+def test_rows_of_a_share_of_the_documents_are_shorter() -> None:
+    lengths = [[4] * 40 for _ in range(60)]
+    short = pack(SegmentPairs(length=64, short=0.5), documents(lengths), numbers(), None)
+    filled: dict[int, list[int]] = {}
+    for (first, _), length in zip(sides(short), short.lengths.tolist(), strict=True):
+        filled.setdefault(places(first, lengths)[0][0], []).append(length)
+    full_rows = [max(found) > 58 for found in filled.values()]
+    assert 0.3 < np.mean(full_rows) < 0.7
+    assert len({max(found) for found in filled.values()}) > 8  # one target a document, and many of them
+    whole = pack(SegmentPairs(length=64), documents(lengths), numbers(), None)
+    assert len(short) > len(whole) and short.lengths.mean() < whole.lengths.mean()
+
+
 def test_the_unigram_loss_is_the_entropy_of_what_is_predicted() -> None:
     # 7 and 8 seen equally often: held-out text of the same halves costs ln 2, but for the add-one of the other ids.
     packed = pack(FullSentences(length=LENGTH), [Document("a", (("7 8 " * 500,),))], numbers(10), None)

@@ -144,10 +144,10 @@ def test_a_relative_value_that_cannot_be_is_refused(patch: dict[str, Any], expec
 def test_another_kind_keeps_what_both_have_and_drops_and_adds_the_rest() -> None:
     data: dict[str, Any] = {"packing": {"kind": "full-sentences", "length": 64, "train_tokens": 5}}
     apply(data, {"packing.kind": "segment-pairs", "packing.negatives": "swapped"}, "f")
-    pairs = {"kind": "segment-pairs", "length": 64, "train_tokens": 5, "negatives": "swapped"}
-    assert data == {"packing": pairs}
+    pairs = {"length": 64, "train_tokens": 5, "negatives": "swapped"}
+    assert data == {"packing": {"kind": "segment-pairs", **pairs, "lone": "skip", "short": 0.0}}
     apply(data, {"packing.kind": "sentence-pairs"}, "f")
-    assert data == {"packing": {**pairs, "kind": "sentence-pairs"}}
+    assert data == {"packing": {"kind": "sentence-pairs", **pairs}}
     apply(data, {"packing.kind": "doc-sentences"}, "f")
     assert data == {"packing": {"kind": "doc-sentences", "length": 64, "train_tokens": 5}}
     with pytest.raises(SpecError, match="packing.negatives: no such key for kind 'doc-sentences' in packing"):
@@ -159,7 +159,12 @@ def test_another_kind_inside_a_slot_is_of_that_slot() -> None:
     apply(data, {"objective.unit.kind": "span"}, "f")
     assert data["objective"]["unit"] == {"kind": "span", "p": 0.2, "longest": 10, "replacement_per": "unit"}
     apply(data, {"objective.unit.kind": "n-gram"}, "f")
-    assert data["objective"]["unit"] == {"kind": "n-gram", "longest": 10, "replacement_per": "unit"}
+    assert data["objective"]["unit"] == {
+        "kind": "n-gram",
+        "longest": 10,
+        "truncation": "random",
+        "replacement_per": "unit",
+    }
 
 
 def test_a_kind_that_is_not_known_is_left_for_the_whole_to_refuse() -> None:

@@ -109,6 +109,10 @@ def built(data: dict[str, Any], **patch: object) -> Run:
             {"objective__sentence": "nsp", "packing": {**PAIRS, "negatives": "none"}},
             "with negatives random-document, found {'kind': 'segment-pairs', 'negatives': 'none'}",
         ),
+        (
+            {"packing": {**PAIRS, "negatives": "none", "lone": "random-document"}},
+            "packing: lone 'random-document' makes negatives, found negatives 'none'",
+        ),
         ({"objective__sharing": "gdes"}, "sharing"),
         (
             {"objective": {"kind": "rtd", "masking": "dynamic", "generator": {"kind": "narrow", "width": 0.35}}},

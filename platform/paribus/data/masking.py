@@ -56,6 +56,8 @@ def mask(
     asked = unit_lengths(unit, uniforms(stream, *at, 3))
     window = int(1 / rate) if isinstance(unit, NGrams) and unit.truncation == "left-to-right" else None
     chosen, first = _choose(candidate, begins, count, uniforms(stream, *at, 0), asked, window)
+    if isinstance(unit, Tokens) and unit.drawn == "repeated":
+        chosen = _draw(candidate, count, uniforms(stream, *at, 0))
     fate = uniforms(stream, *at, 1)
     if isinstance(unit, WholeWords | Spans | NGrams) and unit.replacement_per == "unit":
         fate = np.take_along_axis(fate, first, axis=1)
@@ -79,6 +81,16 @@ def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:
         case _:
             raise DataError(f"objective.unit.kind {unit.kind!r} has no lengths")
     return 1 + np.searchsorted(np.cumsum(weights / weights.sum())[:-1], draws, side="right")
+
+
+def _draw(candidate: Flags, count: Integers, draws: NDArray[np.float64]) -> Flags:
+    """The places that `count` draws from all candidates of a row hit, some of them more than once."""
+    places = np.argsort(~candidate, axis=1, kind="stable")  # candidates first
+    hit = np.take_along_axis(places, (draws * candidate.sum(1, keepdims=True)).astype(np.int64), axis=1)
+    row, draw = np.nonzero((np.arange(draws.shape[1]) < count[:, None]) & candidate.any(1, keepdims=True))
+    chosen = np.zeros_like(candidate)
+    chosen[row, hit[row, draw]] = True
+    return chosen
 
 
 def _choose(

@@ -160,34 +160,45 @@ def _pairs(documents: Sequence[Sequence[Ids]], packing: SegmentPairs | SentenceP
 
     A random second segment begins at a random sentence of another document and is filled by the same rule.  What it
     stands for is put back: the next pair begins there (Devlin et al. 2019, reference code).  A lone sentence at the end
-    of a document is left out.
+    of a document is left out, or has a random second segment (`lone`).
     """
-    documents = [document for document in documents if len(document) >= 2]
     kinds, single, room = PAIRS[packing.negatives], isinstance(packing, SentencePairs), packing.length - 3
-    if "random" in kinds and len(documents) < 2:
+    lone = isinstance(packing, SegmentPairs) and packing.lone == "random-document"
+    fewest = 1 if lone else 2
+    documents = [document for document in documents if len(document) >= fewest]
+    if ("random" in kinds or lone) and len(documents) < 2:
         raise DataError(f"packing {packing.kind}: a random second segment needs another document, but there is none")
     rows: list[Row] = []
     for number, document in enumerate(documents):
-        begin = 0
-        while begin + 2 <= len(document):
+        begin, target = 0, _target(packing, number, room)
+        while begin + fewest <= len(document):
             rng = np.random.default_rng(seed_for(0, "pair", number, begin))
-            end = begin + 2 if single else max(begin + 2, _filled(document, begin, room))
-            cut = int(rng.integers(begin + 1, end))
-            first, second = _segment(document[begin:cut]), _segment(document[cut:end])
-            label = len(rows) % len(kinds)
-            begin = end
-            if kinds[label] == "random":
+            alone = begin + 1 == len(document)
+            end = begin + 2 if single else max(begin + 2, _filled(document, begin, target))
+            cut = begin + 1 if alone else int(rng.integers(begin + 1, end))
+            first = _segment(document[begin:cut])
+            label = len(kinds) - 1 if alone else len(rows) % len(kinds)
+            if alone or kinds[label] == "random":
                 other = documents[(number + int(rng.integers(1, len(documents)))) % len(documents)]
                 start = int(rng.integers(len(other)))
-                stop = start + 1 if single else max(start + 1, _filled(other, start, room - len(first.ids)))
+                stop = start + 1 if single else max(start + 1, _filled(other, start, target - len(first.ids)))
                 second, begin = _segment(other[start:stop]), cut
-            first, second = _fitted(first, second, room)
-            if kinds[label] == "swapped":
+            else:
+                second, begin = _segment(document[cut:end]), end
+            first, second = _fitted(first, second, target)
+            if kinds[label] == "swapped" and not alone:
                 first, second = second, first
             ids = np.concatenate([[np.uint32(CLS)], first.ids, [np.uint32(SEP)], second.ids, [np.uint32(SEP)]])
             flags = np.concatenate([[np.uint8(0)], first.flags, [np.uint8(0)], second.flags, [np.uint8(0)]])
             rows.append(Row(ids, flags, second=len(first.ids) + 2, label=label))
     return rows
+
+
+def _target(packing: SegmentPairs | SentencePairs, document: int, room: int) -> int:
+    """How many tokens the pairs of a document are to fill: all of the room, or in a share of the documents less."""
+    rng = np.random.default_rng(seed_for(0, "short", document))
+    is_short = isinstance(packing, SegmentPairs) and rng.random() < packing.short
+    return int(rng.integers(2, room + 1)) if is_short else room
 
 
 def _filled(document: Sequence[Ids], begin: int, room: int) -> int:

@@ -184,13 +184,22 @@ third each of the true pair, the two swapped, and text of another document (Wang
 class SegmentPairs(Packing):
     """Two segments of whole sentences a row, as many as fit. Devlin et al. 2019, section 3.1; Liu et al. 2019,
     section 4.2, SEGMENT-PAIR.
-
-    A lone sentence at the end of a document makes no pair: the reference codes give it a random second segment, and so
-    more negatives than half (Devlin et al. 2019 and Lan et al. 2020, reference code).
     """
 
     kind: Literal["segment-pairs"] = "segment-pairs"
     negatives: Negatives = "random-document"
+    lone: Literal["skip", "random-document"] = "skip"
+    """A lone sentence at the end of a document: it makes no pair; or, in the code of BERT and ALBERT, one with a random
+    second segment, a negative whatever the kind, so that more than half are."""
+    short: float = Field(0.0, ge=0, le=1)
+    """Share of the documents whose rows are filled up to a random shorter length only: 0.1 in Devlin et al. 2019
+    (reference code, short_seq_prob), 0 in Liu et al. 2019."""
+
+    @model_validator(mode="after")
+    def _lone(self) -> "SegmentPairs":
+        if self.lone == "random-document" and self.negatives == "none":
+            raise ValueError("lone 'random-document' makes negatives, found negatives 'none'")
+        return self
 
 
 class SentencePairs(Packing):
@@ -235,6 +244,9 @@ class Tokens(Unit):
     """Every token by itself. Devlin et al. 2019, arXiv:1810.04805, section 3.1."""
 
     kind: Literal["token"] = "token"
+    drawn: Literal["distinct", "repeated"] = "distinct"
+    """`repeated`, ELECTRA's code: each draw is from all candidates, so some are drawn twice and fewer are chosen, of 77
+    in 510 tokens 71.5."""
 
 
 class WholeWords(Unit):
