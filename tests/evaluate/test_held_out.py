@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,14 +199,18 @@ def test_every_model_is_asked_for_the_same_places(measure: Measure) -> None:
 def detect(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, begin: Callable[..., Work]) -> Measure:
     """The rows of a generator and a discriminator, as (task, split, metric) to value; the keyword biases the latter."""
 
-    def found(bias: float = 0.0, seed: int = 0) -> dict[tuple[str, str, str], float]:
-        objective = Rtd(masking=Dynamic(), sharing="nes", replacement=Replacement(mask=0.85, random=0.0))
+    def found(bias: float = 0.0, seed: int = 0, **asked: Any) -> dict[tuple[str, str, str], float]:
+        objective = Rtd(masking=Dynamic(), sharing="nes", replacement=Replacement(mask=0.85, random=0.0), **asked)
         both = build_rtd(encoder(dropout=0.5), objective, SIZE)
         initialise(both, seed, 0.1)
-        torch.nn.init.constant_(both.head.out.bias, bias)  # type: ignore[union-attr, arg-type]
+        if both.head is not None:
+            torch.nn.init.constant_(both.head.out.bias, bias)  # type: ignore[union-attr, arg-type]
         save_file(both.encoder.state_dict(), tmp_path / "encoder.safetensors")
         save_file(both.generator.state_dict(), tmp_path / "generator.safetensors")
-        heads = named("head", both.head) | named("generator_head", both.generator_head)
+        heads = {}
+        for name in ("head", "generator_head", "vocabulary_head"):
+            if (head := getattr(both, name)) is not None:
+                heads |= named(name, head)
         save_file(heads, tmp_path / "heads.safetensors")
         with begin("evaluate", HeldOut()) as work:
             runtime = Runtime(device="cpu")
@@ -230,6 +235,17 @@ def test_of_two_networks_the_generator_is_measured_by_mlm_and_the_discriminator_
     assert share * tokens == pytest.approx(nothing["generator", "test", "n"], rel=0.02)
     assert everything["rtd", "test", "f1"] == pytest.approx(2 * share / (1 + share))
     assert "accuracy" not in {metric for task, _, metric in nothing if task == "rtd"}
+
+
+def test_an_encoder_that_predicts_is_measured_by_its_own_loss(detect: Measure, packed: Path) -> None:
+    one = detect(discriminator="replace-mlm")
+    assert one["rtd", "test", "n"] == one["generator", "test", "n"]
+    assert {metric for task, _, metric in one if task == "rtd"} == {"loss", "n"}
+    assert one["rtd", "validation", "loss"] > 0 and one["rtd", "test", "loss"] != one["generator", "test", "loss"]
+    # One that always copies pays for what was replaced alone: hardly anything where nothing is to be copied.
+    never, always = (detect(discriminator="all-tokens-mlm", bias=bias) for bias in (-50.0, 5.0))
+    assert never["rtd", "test", "n"] == int(load(packed, "test").lengths.sum())
+    assert always["rtd", "test", "loss"] < never["rtd", "test", "loss"] / 2
 
 
 def test_the_samples_of_an_evaluation_are_always_the_same(detect: Measure, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from paribus.nn.rtd import GeneratorAndDiscriminator, corrupt, sample
 from paribus.objectives.batch import Micro
 from paribus.objectives.loader import make_micro
 from paribus.objectives.module import part
+from paribus.objectives.rtd import detection_loss
 from paribus.seeds import seed_for, uniforms
 from paribus.spec import model as spec
 from paribus.spec.data import Replacement
@@ -77,7 +78,7 @@ def held_out(
 
     Of task `mlm`; or, after replaced-token detection, of task `generator`, and of task `rtd` how well the
     discriminator finds the replaced among all tokens, where samples of the generator, drawn from a constant stream,
-    stand at the masked places. An encoder that was to predict them instead is measured by its tasks alone.
+    stand at the masked places; of an encoder that was to predict them instead, its loss there (nats a predicted token).
 
     Where a sentence objective was trained also, of task `sentence`, the share of rows whose kind of pair it tells
     (sentence_accuracy), and what always saying the most frequent kind would (majority.sentence_accuracy).
@@ -95,7 +96,6 @@ def held_out(
         head.load_state_dict(part("head", load_file(pretrained / "heads.safetensors")))
         module.to(where).eval()
         head.to(where).eval()
-    detector = rtd if isinstance(objective, Rtd) and objective.detects else None
     pooled = None
     if isinstance(objective, Mlm) and objective.kinds_of_pair:
         pooled = PooledHead(encoder.width, objective.kinds_of_pair)
@@ -103,7 +103,7 @@ def held_out(
         pooled.to(where).eval()
     for split in ("validation", "test"):
         rows = load(pack, split)
-        loss, right, places, told = 0.0, 0, 0, 0
+        loss, restored, right, places, told = 0.0, 0.0, 0, 0, 0
         probability, replaced = [np.empty(0)], [np.empty(0, dtype=bool)]
         for start in range(0, len(rows), BATCH_ROWS):
             numbers = np.arange(start, min(start + BATCH_ROWS, len(rows)))
@@ -118,10 +118,13 @@ def held_out(
             places += len(micro.targets_M)
             if pooled is not None:
                 told += int((pooled(states.last_BTD).argmax(-1) == micro.labels_B).sum())
-            if detector:
-                found = _detected(detector, micro, logits_MV)
+            if rtd and isinstance(objective, Rtd) and objective.detects:
+                found = _detected(rtd, micro, logits_MV)
                 probability.append(found[0])
                 replaced.append(found[1])
+            elif rtd and isinstance(objective, Rtd):
+                assert micro.draws_M is not None
+                restored += float(detection_loss(rtd, objective, micro, sample(logits_MV, micro.draws_M)))
         work.row("loss", loss / places, split=split, n=places, task=task)
         work.row("perplexity", math.exp(min(loss / places, 700.0)), split=split, n=places, task=task)
         work.row("accuracy", right / places, split=split, n=places, task=task)
@@ -129,7 +132,10 @@ def held_out(
             most = int(np.bincount(rows.labels).max())
             for name, count in (("sentence_accuracy", told), ("majority.sentence_accuracy", most)):
                 work.row(name, count / len(rows), split=split, n=len(rows), task="sentence")
-        if detector:
+        if isinstance(objective, Rtd) and not objective.detects:
+            asked_tokens = int(rows.lengths.sum()) if objective.of_all_tokens else places
+            work.row("loss", restored / asked_tokens, split=split, n=asked_tokens, task="rtd")
+        elif rtd:
             all_replaced = np.concatenate(replaced)
             for metric, value in detection(np.concatenate(probability), all_replaced).items():
                 work.row(metric, value, split=split, n=len(all_replaced), task="rtd")

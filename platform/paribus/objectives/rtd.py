@@ -9,13 +9,33 @@ from torch import Tensor
 
 from paribus.nn.build import build_rtd
 from paribus.nn.init import initialise
-from paribus.nn.rtd import corrupt, sample
+from paribus.nn.rtd import GeneratorAndDiscriminator, corrupt, sample
 from paribus.objectives.batch import Micro, Step
 from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Rtd as RtdSpec
 
 Losses = Iterator[tuple[Tensor, dict[str, Tensor]]]
+
+
+def detection_loss(model: GeneratorAndDiscriminator, asked: RtdSpec, micro: Micro, sampled_M: Tensor) -> Tensor:
+    """Summed loss, in nats, of the encoder on the samples: of telling those that differ from the original from all
+    other tokens, or another task, see `paribus.spec.objective.Rtd.discriminator`."""
+    tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
+    original_BT = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+    everywhere = torch.arange(tokens_BT.numel(), device=tokens_BT.device)
+    asked_N = everywhere if asked.of_all_tokens else micro.places_M
+    original_N, same_N = original_BT.flatten()[asked_N], (tokens_BT == original_BT).flatten()[asked_N]
+    if asked.detects:
+        logits_N = model.detect(tokens_BT, micro.segments_BT, micro.unseen).float().flatten()[asked_N]
+        nats_N = F.binary_cross_entropy_with_logits(logits_N, (~same_N).float(), reduction="none")
+    else:
+        logits_NV, copy_N = model.restore(tokens_BT, micro.segments_BT, micro.unseen, asked_N)
+        nats_N = F.cross_entropy(logits_NV.float(), original_N, reduction="none")
+        if copy_N is not None:  # p = D [same] + (1 - D) p_MLM
+            copied_N = F.logsigmoid(copy_N.float()).masked_fill(~same_N, -math.inf)
+            nats_N = -torch.logaddexp(copied_N, F.logsigmoid(-copy_N.float()) - nats_N)
+    return nats_N.sum() if micro.padding_BT is None else (nats_N * ~micro.padding_BT.flatten()[asked_N]).sum()
 
 
 class Rtd(Pretrained):
@@ -43,23 +63,8 @@ class Rtd(Pretrained):
         return F.cross_entropy(logits_MV, micro.targets_M, reduction="sum"), sample(logits_MV, micro.draws_M)
 
     def detect(self, micro: Micro, sampled_M: Tensor) -> Tensor:
-        """Summed loss, in nats, of the encoder on the samples: of telling those that differ from the original from all
-        other tokens, or another task, see `paribus.spec.objective.Rtd.discriminator`."""
-        tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
-        original_BT = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
-        everywhere = torch.arange(tokens_BT.numel(), device=tokens_BT.device)
-        asked_N = everywhere if self.asked.of_all_tokens else micro.places_M
-        original_N, same_N = original_BT.flatten()[asked_N], (tokens_BT == original_BT).flatten()[asked_N]
-        if self.asked.detects:
-            logits_N = self.model.detect(tokens_BT, micro.segments_BT, micro.unseen).float().flatten()[asked_N]
-            nats_N = F.binary_cross_entropy_with_logits(logits_N, (~same_N).float(), reduction="none")
-        else:
-            logits_NV, copy_N = self.model.restore(tokens_BT, micro.segments_BT, micro.unseen, asked_N)
-            nats_N = F.cross_entropy(logits_NV.float(), original_N, reduction="none")
-            if copy_N is not None:  # p = D [same] + (1 - D) p_MLM
-                copied_N = F.logsigmoid(copy_N.float()).masked_fill(~same_N, -math.inf)
-                nats_N = -torch.logaddexp(copied_N, F.logsigmoid(-copy_N.float()) - nats_N)
-        return nats_N.sum() if micro.padding_BT is None else (nats_N * ~micro.padding_BT.flatten()[asked_N]).sum()
+        """Summed loss, in nats, of the encoder on the samples."""
+        return detection_loss(self.model, self.asked, micro, sampled_M)
 
     def _detect(self, step: Step, micro: Micro, sampled_M: Tensor) -> Tensor:
         """The same divided by the tokens of the whole step that are asked about."""
