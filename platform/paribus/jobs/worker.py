@@ -66,6 +66,7 @@ def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None
     stages = Stages(run.run).at(run.seed)
     try:
         execute(Context(project, store, runtime, run.run, _sparing(claim.cancel_requested)), stages)
+        loss = validation_loss(store.rows(next(stage.key for stage in stages if stage.kind == "evaluate")))
     except Stopped:
         claim.cancelled()
     except PretrainingDiverged as error:
@@ -84,8 +85,7 @@ def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None
         claim.preempted()
         raise
     else:
-        evaluate = next(stage for stage in stages if stage.kind == "evaluate")
-        claim.done(validation_loss(store.rows(evaluate.key)))
+        claim.done(loss)
         print(f"{run.key}: done", file=sys.stderr)
 
 
