@@ -158,6 +158,7 @@ class Project:
         return [
             expand(self.data / data.path, (name,), (), f"task file {data.path}/{name}")[0]
             for name in (data.train, data.dev)
+            if name is not None
         ]
 
     def pinned(self, run: Run) -> Run:

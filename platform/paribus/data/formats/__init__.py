@@ -1,149 +1,30 @@
-"""Labelled items and the files they come in: CoLA's TSV, pair and regression TSV, SQuAD 1.1's JSON, CoNLL columns.
+"""Files of labelled items."""
 
-Stages pass items on as JSON lines (`write_items`, `read_items`).  Items are made from a corpus in builders.py and
-scored in evaluate/metrics.py.
-"""
-
-import gzip
 import json
 import logging
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
-
+from paribus.data.formats.files import lines, save, text_of
+from paribus.data.formats.items import Answer as Answer
+from paribus.data.formats.items import ChoiceItem as ChoiceItem
+from paribus.data.formats.items import Item as Item
+from paribus.data.formats.items import MinimalPairItem as MinimalPairItem
+from paribus.data.formats.items import PairItem as PairItem
+from paribus.data.formats.items import RegressionItem as RegressionItem
+from paribus.data.formats.items import SentenceItem as SentenceItem
+from paribus.data.formats.items import SpanItem as SpanItem
+from paribus.data.formats.items import TaggingItem as TaggingItem
+from paribus.data.formats.items import read_items as read_items
+from paribus.data.formats.items import split_select as split_select
+from paribus.data.formats.items import write_items as write_items
 from paribus.errors import DataError
-from paribus.seeds import hold_out
 from paribus.spec.task import Pair, Regression, Sentence, SpanQa, Tagging, Task
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SentenceItem:
-    """One sentence, one label. `id` is the row's number, from 0."""
-
-    id: str
-    sentence: str
-    label: str
-    source: str = ""
-    """CoLA's first column: the publication, or who built the item."""
-    note: str = ""
-    """CoLA's third column: the author's own mark ('*'), or the name of the change that a builder made."""
-    kind: Literal["sentence"] = "sentence"
-
-    @property
-    def content(self) -> str:
-        """What the model reads. Items of equal content are duplicates."""
-        return self.sentence
-
-    @property
-    def gold(self) -> str:
-        """What a prediction is compared with."""
-        return self.label
-
-
-@dataclass(frozen=True, slots=True)
-class PairItem:
-    """Two sentences, one label. `id` is the index column."""
-
-    id: str
-    sentence1: str
-    sentence2: str
-    label: str
-    kind: Literal["pair"] = "pair"
-
-    @property
-    def content(self) -> str:
-        """What the model reads. Items of equal content are duplicates."""
-        return f"{self.sentence1}\t{self.sentence2}"
-
-    @property
-    def gold(self) -> str:
-        """What a prediction is compared with."""
-        return self.label
-
-
-@dataclass(frozen=True, slots=True)
-class RegressionItem:
-    """Two sentences, one finite number. `id` is the index column."""
-
-    id: str
-    sentence1: str
-    sentence2: str
-    score: float
-    kind: Literal["regression"] = "regression"
-
-    @property
-    def content(self) -> str:
-        """What the model reads. Items of equal content are duplicates."""
-        return f"{self.sentence1}\t{self.sentence2}"
-
-    @property
-    def gold(self) -> float:
-        """What a prediction is compared with."""
-        return self.score
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A span of the context: `context[start : start + len(text)] == text`, in characters."""
-
-    text: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class SpanItem:
-    """A question whose answer is a span of the context; several answers are alternatives. `id` is SQuAD's."""
-
-    id: str
-    question: str
-    context: str
-    answers: tuple[Answer, ...]
-    kind: Literal["span-qa"] = "span-qa"
-
-    @property
-    def content(self) -> str:
-        """What the model reads. Items of equal content are duplicates."""
-        return f"{self.question}\t{self.context}"
-
-    @property
-    def gold(self) -> tuple[str, ...]:
-        """What a prediction is compared with: any one of the answers."""
-        return tuple(answer.text for answer in self.answers)
-
-
-@dataclass(frozen=True, slots=True)
-class TaggingItem:
-    """A label for each word. `id` is the sentence's number, from 0."""
-
-    id: str
-    words: tuple[str, ...]
-    labels: tuple[str, ...]
-    kind: Literal["tagging"] = "tagging"
-
-    @property
-    def content(self) -> str:
-        """What the model reads. Items of equal content are duplicates."""
-        return " ".join(self.words)
-
-    @property
-    def gold(self) -> tuple[str, ...]:
-        """What a prediction is compared with."""
-        return self.labels
-
-
-Item = SentenceItem | PairItem | RegressionItem | SpanItem | TaggingItem
-ItemT = TypeVar("ItemT", bound=Item)
-
-_JSON: TypeAdapter[Item] = TypeAdapter(Annotated[Item, Field(discriminator="kind")])
 
 _HEADERS = {"pair": "index\tsentence1\tsentence2\tlabel\n", "regression": "index\tsentence1\tsentence2\tscore\n"}
 
@@ -181,73 +62,9 @@ def write(path: Path, items: Sequence[Item]) -> None:
     cannot hold (a tab or a line break in a TSV, any blank inside a CoNLL word).
     """
     if isinstance(items[0], SpanItem):
-        _save(path, _squad(items))
+        save(path, _squad(items))
     else:
-        _save(path, _HEADERS.get(items[0].kind, "") + "".join(_rows(path, item) for item in items))
-
-
-def write_items(path: Path, items: Iterable[Item]) -> None:
-    """Write items as JSON lines, complete with ids and kinds."""
-    _save(path, "".join(_JSON.dump_json(item).decode() + "\n" for item in items))
-
-
-def read_items(path: Path) -> list[Item]:
-    """The items that `write_items` wrote."""
-    items: list[Item] = []
-    for number, line in _lines(path):
-        try:
-            items.append(_JSON.validate_json(line))
-        except ValidationError as error:
-            raise DataError(f"{path}, line {number}: not an item ({error.errors()[0]['msg']})") from None
-    return items
-
-
-def split_select(items: Sequence[ItemT], share: float) -> tuple[list[ItemT], list[ItemT]]:
-    """Split train items into (train, select), the latter about `share` of them.
-
-    An item's side is a function of its content alone: it never moves, and duplicates stay together. Raises DataError
-    when a side would be empty.
-    """
-    train: list[ItemT] = []
-    select: list[ItemT] = []
-    for item in items:
-        (select if hold_out(item.content, share) else train).append(item)
-    if not train or not select:
-        raise DataError(f"{len(items)} items are too few to hold out a share of {share} to choose on")
-    return train, select
-
-
-# --- files ----------------------------------------------------------------------------------------------------------
-
-
-def _save(path: Path, text: str) -> None:
-    data = text.encode()
-    path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
-
-
-def _text(path: Path) -> str:
-    """The whole file, without a byte order mark."""
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: the gzip file is cut short or damaged ({error})") from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        raise DataError(f"{path}, line {line}: not UTF-8 (0x{error.object[error.start]:02x})") from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    if not text.strip():
-        raise DataError(f"{path}: the file is empty")
-    return text
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Each line with its number from 1. Only a line feed ends one: text may hold Unicode's other breaks."""
-    lines = _text(path).split("\n")
-    if not lines[-1]:
-        lines.pop()
-    return ((number, line.removesuffix("\r")) for number, line in enumerate(lines, 1))
+        save(path, _HEADERS.get(items[0].kind, "") + "".join(_rows(path, item) for item in items))
 
 
 def _checked(path: Path, number: int, label: str, labels: tuple[str, ...]) -> str:
@@ -260,15 +77,14 @@ def _rows(path: Path, item: Item) -> str:
     """An item as the lines of a TSV or CoNLL file."""
     match item:
         case SentenceItem():
-            return _row(path, (item.source, item.label, item.note, item.sentence), "\t")
+            return _row(path, (item.source, str(item.label), item.note, item.sentence), "\t")
         case PairItem():
-            return _row(path, (item.id, item.sentence1, item.sentence2, item.label), "\t")
+            return _row(path, (item.id, item.sentence1, item.sentence2, str(item.label)), "\t")
         case RegressionItem():
-            return _row(path, (item.id, item.sentence1, item.sentence2, repr(item.score)), "\t")
+            return _row(path, (item.id, item.sentence1, item.sentence2, str(item.score)), "\t")
         case TaggingItem():
             return "".join(_row(path, cells, " ") for cells in zip(item.words, item.labels, strict=True)) + "\n"
-        case SpanItem():
-            raise TypeError("span items are written together, by _squad")
+    raise TypeError(f"items of kind {item.kind} are not written row by row")
 
 
 def _row(path: Path, cells: tuple[str, ...], separator: str) -> str:
@@ -283,7 +99,7 @@ def _row(path: Path, cells: tuple[str, ...], separator: str) -> str:
 
 def _read_sentences(path: Path, labels: tuple[str, ...]) -> Iterator[SentenceItem]:
     """CoLA: source, label, the author's mark, sentence; no header. Warstadt et al. 2019, arXiv:1805.12471."""
-    for number, line in _lines(path):
+    for number, line in lines(path):
         cells = line.split("\t")
         if len(cells) != 4:
             raise DataError(
@@ -312,12 +128,12 @@ def _read_regression(path: Path) -> Iterator[RegressionItem]:
 
 def _table(path: Path, target: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and (index, sentence1, sentence2, `target`) of each row, found by the header; others are skipped."""
-    lines = _lines(path)
-    header = next(lines)[1].split("\t")
+    rows = lines(path)
+    header = next(rows)[1].split("\t")
     wanted = ("index", "sentence1", "sentence2", target)
     if missing := [name for name in wanted if name not in header]:
         raise DataError(f"{path}, line 1: no column {missing[0]!r}; needed {', '.join(wanted)}; found {header}")
-    for number, line in lines:
+    for number, line in rows:
         cells = line.split("\t")
         if len(cells) != len(header):
             raise DataError(f"{path}, line {number}: {len(cells)} columns, expected the header's {len(header)}")
@@ -331,7 +147,7 @@ def _read_squad(path: Path) -> Iterator[SpanItem]:
     """SQuAD 1.1: every question has an answer in its paragraph. Rajpurkar et al. 2016, arXiv:1606.05250."""
     repaired = 0
     try:
-        paragraphs = [paragraph for article in json.loads(_text(path))["data"] for paragraph in article["paragraphs"]]
+        paragraphs = [paragraph for article in json.loads(text_of(path))["data"] for paragraph in article["paragraphs"]]
         for paragraph in paragraphs:
             context = paragraph["context"]
             for qa in paragraph["qas"]:
@@ -397,7 +213,7 @@ def _read_conll(path: Path, labels: tuple[str, ...]) -> Iterator[TaggingItem]:
     width = 0
     words: list[str] = []
     tags: list[str] = []
-    for number, line in (*_lines(path), (0, "")):
+    for number, line in (*lines(path), (0, "")):
         # Only tabs and spaces part columns; words of tab-separated files may hold spaces, and any word other blanks.
         bare = line.strip(" \t")
         cells = re.split("\t" if "\t" in bare else " +", bare)
