@@ -90,7 +90,7 @@ class Race(Format):
 class Copa(Format):
     """COPA in SuperGLUE. The question is "What was the CAUSE of this?" or "What happened as a RESULT?".
 
-    Wording of Roemmele et al. 2011, which jiant uses; Wang et al. 2019, arXiv:1905.00537.
+    Wang et al. 2019, arXiv:1905.00537; the wording is that of the original set, Roemmele et al. 2011.
     """
 
     makes = ("multiple-choice",)
@@ -111,7 +111,7 @@ class Record(Format):
     """ReCoRD in SuperGLUE as pairs: the passage, and the query with an entity for "@placeholder"; a group a query.
 
     One pair for each different text among the passage's entities, label True where it is an answer. "@highlight" lines
-    are sentences of the passage. Zhang et al. 2018, arXiv:1810.12885; the pairs are those of jiant.
+    become sentences of the passage. Zhang et al. 2018, arXiv:1810.12885; the pairs are those of jiant.
     """
 
     makes = ("pair",)
@@ -174,7 +174,7 @@ class Folder(TaskData):
     test_format: Format | None = location(None)
     """Where the test file is laid out in another way, as CoLA's is."""
     official: dict[Literal["train", "dev", "test"], int] = location({})
-    """How many items the distribution has: what `paribus data check` compares with."""
+    """How many items (of grouped ones: groups) the distribution has: what `paribus data check` compares with."""
     obtain: str = location("")
     """Where the files can be had: what `paribus data list` says of missing ones."""
     sha256: str | None = None

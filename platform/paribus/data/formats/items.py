@@ -13,6 +13,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from paribus.data.formats.files import lines, save
 from paribus.errors import DataError
+from paribus.project import Source
 from paribus.seeds import hold_out
 
 
@@ -50,6 +51,8 @@ class PairItem:
     label: str | None
     group: str = ""
     """Items of one group are answers to one question: MultiRC's options, ReCoRD's entities. Else empty."""
+    option: str = ""
+    """The option by itself: MultiRC's answer, ReCoRD's entity. Else empty."""
     kind: Literal["pair"] = "pair"
 
     @property
@@ -185,6 +188,23 @@ class MinimalPairItem:
 Item = SentenceItem | PairItem | RegressionItem | SpanItem | TaggingItem | ChoiceItem | MinimalPairItem
 ItemT = TypeVar("ItemT", bound=Item)
 
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """What is odd about a row, and where ("line 7", "question 56be4db0")."""
+
+    place: str
+    what: str
+    left_out: bool = True
+    """Whether the row cannot be read; else it is an item all the same."""
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what}"
+
+
+Row = Item | Defect
+"""What readers give, in order; a defect of a row that is kept comes after it."""
+
 _JSON: TypeAdapter[Item] = TypeAdapter(Annotated[Item, Field(discriminator="kind")])
 
 
@@ -196,7 +216,7 @@ def write_items(path: Path, items: Iterable[Item]) -> None:
 def read_items(path: Path) -> list[Item]:
     """The items that `write_items` wrote."""
     items: list[Item] = []
-    for number, line in lines(path):
+    for number, line in lines(Source(path)):
         try:
             items.append(_JSON.validate_json(line))
         except ValidationError as error:
