@@ -9,11 +9,14 @@ import importlib.util
 import json
 import os
 import sys
+import tarfile
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -311,14 +314,27 @@ class Source:
 
 
 def locate(folder: Path, name: str) -> Source:
-    """What `name` in `folder` is: itself, itself with `.gz`, or a part of the first archive there."""
+    """What `name` in `folder` is: itself, itself with `.gz`, or a part of an archive there."""
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return Source(path)
-    archives = sorted(path for path in folder.glob("*") if path.name.endswith((".tar.gz", ".tgz", ".zip")))
-    if not archives:
-        raise DataError(f"no file {name!r}, {name + '.gz'!r}, nor an archive in {folder}")
-    return Source(archives[0], name)
+    for path in sorted(path for path in folder.glob("*") if path.name.endswith((".tar.gz", ".tgz", ".zip"))):
+        if any(f"{member}/".startswith(f"{name}/") for member in _members(path, path.stat().st_mtime_ns)):
+            return Source(path, name)
+    raise DataError(f"{folder} has no {name}, neither as it is, with .gz, nor in an archive")
+
+
+@cache
+def _members(archive: Path, changed: int) -> list[str]:
+    """The names in an archive; none in one that is damaged."""
+    try:
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as found:
+                return found.namelist()
+        with tarfile.open(archive) as packed:
+            return packed.getnames()
+    except (EOFError, OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error):
+        return []
 
 
 def all_files(sources: dict[str, Source]) -> list[Path]:

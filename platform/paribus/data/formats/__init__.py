@@ -8,7 +8,6 @@ A reader is a function (format, task, source, test) to rows; `READERS` says whic
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,12 +91,13 @@ class Reading:
 
     def summary(self) -> list[str]:
         """A line for each kind of defect, with how many there are and the first."""
-        kinds = Counter((defect.left_out, re.sub(r"'.*'|\d+", "", defect.what)) for defect in self.defects)
-        first = {(defect.left_out, re.sub(r"'.*'|\d+", "", defect.what)): defect for defect in reversed(self.defects)}
+        kinds: dict[tuple[bool, str], list[Defect]] = {}
+        for defect in self.defects:
+            kinds.setdefault((defect.left_out, re.sub(r"""'.*'|".*"|\d+""", "", defect.what)), []).append(defect)
         return [
-            f"{count} of {len(self.items) + self.left_out} rows {'left out' if kind[0] else 'odd but kept'}; "
-            f"{'the first' if count > 1 else 'it'} is {first[kind]}"
-            for kind, count in kinds.items()
+            f"{len(found)} of {len(self.items) + self.left_out} rows {'left out' if left_out else 'odd but kept'}; "
+            f"{'the first' if len(found) > 1 else 'it'} is {found[0]}"
+            for (left_out, _), found in kinds.items()
         ]
 
 
