@@ -1,4 +1,4 @@
-"""A task of a known kind is one YAML file: declared in a project of its own, it is listed, checked, tuned on, tabled."""
+"""A task of a known kind is one YAML file: declared in a project of its own, it is listed, checked and run."""
 
 import json
 import os

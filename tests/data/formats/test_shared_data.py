@@ -111,22 +111,8 @@ def test_a_task_is_read_with_the_counts_of_its_readme(name: str, shared: Path) -
 
 
 def test_the_official_counts_of_complete_sets_are_those_that_are_read(shared: Path) -> None:
-    complete = (
-        "cola",
-        "sst2",
-        "mrpc",
-        "stsb",
-        "rte",
-        "wnli",
-        "cb",
-        "copa",
-        "wic",
-        "wsc",
-        "multirc",
-        "conll2003",
-        "blimp",
-    )
-    assert all(file.complete for name in complete for file in check(PROJECT.task(name), shared))
+    complete = "cola sst2 mrpc stsb rte wnli cb copa wic wsc multirc conll2003 blimp"
+    assert all(file.complete for name in complete.split() for file in check(PROJECT.task(name), shared))
     assert [file.complete for file in check(PROJECT.task("qnli"), shared)] == [False, True, True]
 
 
@@ -205,13 +191,9 @@ def others() -> Iterator[tuple[str, dict[str, Any], int]]:
         yield f"superglue/RTE/{part}.jsonl", {**pair, **labels, "format": {"kind": "jsonl", **nli2}}, count
 
 
-@pytest.mark.parametrize(
-    ("path", "fields", "count"), others(), ids=lambda value: value if isinstance(value, str) else ""
-)
-def test_other_sets_are_read_by_naming_their_columns(
-    path: str, fields: dict[str, Any], count: int, shared: Path
-) -> None:
-    format = fields.pop("format")
-    data = {"kind": "folder", "path": ".", "train": path, "format": format}
-    task = build(Task, {"name": "t", "source": "s", "data": data, **fields}, "t.yaml")
+@pytest.mark.parametrize(("path", "fields", "count"), [pytest.param(*each, id=each[0]) for each in others()])
+def test_other_sets_are_read_by_naming_columns(path: str, fields: dict[str, Any], count: int, shared: Path) -> None:
+    named = {"path": ".", "train": path, "format": fields["format"]}
+    given = {**fields, "name": "t", "source": "s", "data": {"kind": "folder", **named}}
+    task = build(Task, {key: value for key, value in given.items() if key != "format"}, "t.yaml")
     assert len(read(task, locate(shared, path)).items) == count
