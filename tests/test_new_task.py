@@ -93,7 +93,7 @@ def test_a_folder_is_checked_by_whatever_tasks_have_files_there(project: Path) -
     _, error = paribus(project, "data", "check", "experiments", code=2)
     assert error.startswith("error: data check experiments: the files of no task are there")
     _, error = paribus(project, "data", "check", "cloze", code=2)
-    assert error.count("\n") == 1 and "made of the run's own corpus" in error
+    assert error.count("\n") == 1 and "no files to check, its data are of kind 'built'" in error
 
 
 def test_a_file_that_is_mostly_unreadable_is_refused_in_one_line(project: Path) -> None:

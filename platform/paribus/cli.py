@@ -663,12 +663,13 @@ def data_list(as_json: Json = False) -> None:
         task = project.task(name)
         found = sources(task, project.data)
         missing = [split for split, source in found.items() if isinstance(source, DataError)]
+        there = ", ".join(split for split in found if split not in missing)
         files = ", ".join(f"{split}: {getattr(task.data, split)}" for split in missing)
         rows.append(
             {
                 "task": name,
                 "kind": task.kind,
-                "there": ", ".join(split for split in found if split not in missing) if found else "made of the corpus",
+                "there": there if found else f"({task.data.kind})",
                 "missing": f"{files}; into {project.data / getattr(task.data, 'path', '')}" if missing else "",
                 "from": getattr(task.data, "obtain", "") if missing else "",
             }
@@ -714,7 +715,8 @@ def _checkable(project: "Project", what: str) -> "list[tuple[Task, Path]]":
     if what in project.tasks.paths:
         task = project.task(what)
         if not isinstance(task.data, Folder):
-            raise ParibusError(f"data check {what}: made of the run's own corpus, so there are no files to check")
+            kind = task.data.kind
+            raise ParibusError(f"data check {what}: there are no files to check, its data are of kind {kind!r}")
         return [(task, project.data)]
     folder = Path(what).resolve()
     if not folder.is_dir():

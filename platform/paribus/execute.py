@@ -25,7 +25,7 @@ from paribus.project import Project, all_files, unchanged
 from paribus.spec.data import Corpus, Packing, Tokenizer
 from paribus.spec.load import build
 from paribus.spec.run import HeldOut, Run, Runtime
-from paribus.spec.task import Built, Task
+from paribus.spec.task import Built, Hub, Task
 from paribus.store.store import Store, Work
 
 DATA_KINDS = ("corpus", "vocabulary", "pack", "task")
@@ -124,13 +124,17 @@ def _task(context: Context, stage: Stage, work: Work) -> dict[str, object]:
         for split, items in (("train", train), ("dev", dev)):
             formats.write(work.out / f"{split}.{ENDINGS[task.kind]}", items)
     else:
-        sources = context.project.task_files(task.data)
-        with unchanged(all_files(sources), getattr(task.data, "sha256", None), f"task {task.name}"):
-            readings = {split: formats.read(task, source) for split, source in sources.items()}
+        if isinstance(task.data, Hub):
+            hub = task.data
+            readings = {split: formats.read_split(hub, task, getattr(hub, split)) for split in ("train", "dev")}
+        else:
+            sources = context.project.task_files(task.data)
+            with unchanged(all_files(sources), getattr(task.data, "sha256", None), f"task {task.name}"):
+                readings = {split: formats.read(task, source) for split, source in sources.items()}
         for split, reading in readings.items():
             work.row("left_out", reading.left_out, split=split)
             for line in reading.summary():
-                print(f"task {task.name}: {sources[split]}: {line}", file=sys.stderr)
+                print(f"task {task.name} {split}: {line}", file=sys.stderr)
         train, dev = readings["train"].items, readings["dev"].items
     train, select = formats.split_select(train, task.select)
     for split, items in (("train", train), ("select", select), ("dev", dev)):

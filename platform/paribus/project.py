@@ -29,7 +29,7 @@ from paribus.spec.experiment import Base, Experiment, Factor, Scale
 from paribus.spec.load import apply, build, load, suggest
 from paribus.spec.run import Run
 from paribus.spec.table import PaperTable
-from paribus.spec.task import Folder, Task, TaskData
+from paribus.spec.task import Folder, Hub, Task, TaskData
 
 PACKAGE = Path(__file__).parent
 S = TypeVar("S", bound=Spec)
@@ -182,6 +182,8 @@ class Project:
         return run.model_copy(update=updates) if updates else run
 
     def _pin_task(self, task: Task) -> Task:
+        if isinstance(task.data, Hub) and importlib.util.find_spec("datasets") is None:
+            raise DataError(f"task {task.name}: data.kind hub needs a package more: pip install 'paribus[datasets]'")
         try:
             sources = self.task_files(task.data)
         except DataError as error:

@@ -1,5 +1,6 @@
 """Tasks: labelled data in a standard format, a kind of head, metrics."""
 
+from collections.abc import Container, Sequence
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -180,6 +181,23 @@ class Folder(TaskData):
     sha256: str | None = None
 
 
+class Hub(TaskData):
+    """A set of the Hugging Face Hub by its name; needs the package `datasets` and a network: paribus[datasets]."""
+
+    kind: Literal["hub"] = "hub"
+    name: str = Field(pattern=r"^\w[\w.-]*(/\w[\w.-]*)?$")
+    """NAME or OWNER/NAME."""
+    config: str | None = None
+    """Which of the set's configurations, if it has several: glue's sst2."""
+    revision: str = Field(pattern="^[0-9a-f]{40}$")
+    """The commit of the set: what it holds cannot change under a key."""
+    columns: Columns
+    train: str = "train"
+    """The set's own name for the split to train on."""
+    dev: str = "validation"
+    """The set's own name for the split to report on."""
+
+
 Metric = Literal[
     "accuracy",
     "f1",
@@ -227,6 +245,10 @@ class Task(Slot):
 
     @model_validator(mode="after")
     def _format_of_the_kind(self) -> "Task":
+        if isinstance(self.data, Hub):
+            if self.kind not in Tsv.makes:
+                raise ValueError(f"data: kind 'hub' is not for kind {self.kind!r}; accepted: {', '.join(Tsv.makes)}")
+            self._need_columns("data.columns", self.data.columns, self.fields)
         if not isinstance(self.data, Folder):
             return self
         if self.data.format is None and self.own is None:
@@ -239,9 +261,12 @@ class Task(Slot):
                 accepted = ", ".join(kind for kind, format in Format.variants().items() if self.kind in format.makes)
                 raise ValueError(f"data.{key}: {named.kind!r} is not for kind {self.kind!r}; accepted: {accepted}")
             wanted = self.fields if key == "format" else tuple(set(self.fields) - {"label", "score"})
-            if missing := [field for field in wanted if field not in getattr(named, "columns", self.fields)]:
-                raise ValueError(f"data.{key}.columns: no column for {missing[0]!r}; needed: {', '.join(wanted)}")
+            self._need_columns(f"data.{key}.columns", getattr(named, "columns", self.fields), wanted)
         return self
+
+    def _need_columns(self, key: str, named: Container[str], wanted: Sequence[str]) -> None:
+        if missing := [field for field in wanted if field not in named]:
+            raise ValueError(f"{key}: no column for {missing[0]!r}; needed: {', '.join(wanted)}")
 
 
 class Sentence(Task):

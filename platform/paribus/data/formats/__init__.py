@@ -2,7 +2,7 @@
 
     items.py   the items, and the JSON lines in which stages pass them on
     files.py   text out of files and archives
-    rows.py, squad.py, conll.py, race.py, superglue.py, blimp.py, winograd.py   a reader a family of formats
+    rows.py, squad.py, conll.py, race.py, superglue.py, blimp.py, winograd.py, hub.py   a reader a family of formats
 
 A reader is a function (format, task, source, test) to rows; `READERS` says which.
 """
@@ -16,6 +16,7 @@ from typing import Any
 from paribus.data.formats.blimp import read_blimp
 from paribus.data.formats.conll import read_conll
 from paribus.data.formats.files import save
+from paribus.data.formats.hub import read_hub
 from paribus.data.formats.items import Answer as Answer
 from paribus.data.formats.items import ChoiceItem as ChoiceItem
 from paribus.data.formats.items import Defect as Defect
@@ -44,6 +45,7 @@ from paribus.spec.task import (
     Csv,
     Folder,
     Format,
+    Hub,
     JsonLines,
     MultiRc,
     Race,
@@ -112,8 +114,17 @@ def read(task: Task, source: Source, test: bool = False) -> Reading:
     format = (test and named and named.test_format) or (named and named.format) or task.own
     if format is None:
         raise DataError(f"task {task.name}: kind {task.kind!r} has no file format")
+    return _collected(READERS[type(format)](format, task, source, test), str(source))
+
+
+def read_split(hub: Hub, task: Task, split: str) -> Reading:
+    """The items of a split of a set on the Hub, as `read` has them. Raises DataError where it cannot be had."""
+    return _collected(read_hub(hub, task, split), f"{hub.name} {split}")
+
+
+def _collected(found: Iterator[Row], source: str) -> Reading:
     reading = Reading([], [])
-    for row in READERS[type(format)](format, task, source, test):
+    for row in found:
         if isinstance(row, Defect):
             reading.defects.append(row)
         else:

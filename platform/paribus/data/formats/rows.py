@@ -45,7 +45,7 @@ def read_csv(format: Csv, task: Task, source: Source, test: bool) -> Iterator[Ro
 
 def read_jsonl(format: JsonLines, task: Task, source: Source, test: bool) -> Iterator[Row]:
     """One JSON object a line."""
-    columns = [column for _, column in _flat(format.columns)]
+    columns = [column for _, column in flat(format.columns)]
     records = (
         record if isinstance(record, Defect) else (record[0], {column: _dig(record[1], column) for column in columns})
         for record in objects(source)
@@ -81,7 +81,7 @@ def label_of(task: Task, value: Any, test: bool) -> str | None:
 
 def items(task: Task, columns: Columns, records: Iterator[Record | Defect], test: bool) -> Iterator[Row]:
     """The item of each record: what `columns` name, put together by the kind of task."""
-    texts = [(field, column) for field, column in _flat(columns) if field in ("sentence", "sentence1", "sentence2")]
+    texts = [(field, column) for field, column in flat(columns) if field in ("sentence", "sentence1", "sentence2")]
     for row, record in enumerate(records):
         if isinstance(record, Defect):
             yield record
@@ -152,7 +152,7 @@ def _number(value: Any, test: bool) -> float | None:
     return number
 
 
-def _flat(columns: Columns) -> list[tuple[str, Column]]:
+def flat(columns: Columns) -> list[tuple[str, Column]]:
     """Each column with the field that it is for."""
     return [
         (field, column)
@@ -170,7 +170,7 @@ def _table(
     test: bool,
 ) -> Iterator[Record | Defect]:
     """The named cells of each row that `where` lets through."""
-    wanted = _flat(columns)
+    wanted = flat(columns)
     if header:
         names = next(rows)[1]
         width, expected = len(names), f"the header's {len(names)}"
