@@ -36,6 +36,15 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared(root: Path) -> Path:
+    """The development data: real corpora and tasks, which nothing that ships needs."""
+    folder = Path(os.environ.get("PARIBUS_SHARED_DATA") or root.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip("needs the development data in ../shared/data, or in PARIBUS_SHARED_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def documents() -> list[Document]:
     """The 20 shortest addresses, of 1,100 to 2,100 words each."""
     return [to_document(text, "rules") for text in sorted(texts(Sotu(), []), key=len)[:20]]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paribus.plan.plan import Plan
     from paribus.project import Library, Project
     from paribus.spec.experiment import Experiment
+    from paribus.spec.task import Task
     from paribus.store.store import Store
 
 app = typer.Typer(
@@ -106,10 +107,7 @@ def list_(
     if as_json:
         views.show_json(rows)
     elif rows:
-        table = views.grid(*rows[0])
-        for row in rows:
-            table.add_row(*(str(value) for value in row.values()))
-        views.console.print(table)
+        views.show_rows(rows)
     else:
         print(f"no {what} yet")
 
@@ -646,6 +644,100 @@ def init(folder: Annotated[Path, typer.Argument(help="A new or empty folder.")])
     for path in make(folder):
         print(path)
     print(f"try: cd {folder} && paribus plan my-first --scale debug")
+
+
+data = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The files of tasks on this machine.")
+app.add_typer(data, name="data")
+
+
+@data.command("list")
+def data_list(as_json: Json = False) -> None:
+    """Which tasks' files are there, and what to do for the missing.  Example: paribus data list"""
+    from paribus import views
+    from paribus.data.check import sources
+    from paribus.errors import DataError
+
+    project = _project()
+    rows = []
+    for name in project.tasks:
+        task = project.task(name)
+        found = sources(task, project.data)
+        missing = [split for split, source in found.items() if isinstance(source, DataError)]
+        there = ", ".join(split for split in found if split not in missing)
+        files = ", ".join(f"{split}: {getattr(task.data, split)}" for split in missing)
+        rows.append(
+            {
+                "task": name,
+                "kind": task.kind,
+                "there": there if found else f"({task.data.kind})",
+                "missing": f"{files}; into {project.data / getattr(task.data, 'path', '')}" if missing else "",
+                "from": getattr(task.data, "obtain", "") if missing else "",
+            }
+        )
+    if as_json:
+        views.show_json(rows)
+    else:
+        views.show_rows(rows)
+
+
+@data.command("check")
+def data_check(
+    what: Annotated[
+        str, typer.Argument(help="A task, or a folder: the data folder or a part of it; `paribus data list`.")
+    ],
+    limit: Annotated[int, typer.Option(min=0, help="Defective rows to list for each file; 0 lists all.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """What the files of a task hold, beside the official counts.  Example: paribus data check qqp"""
+    from dataclasses import asdict
+
+    from paribus import views
+    from paribus.data.check import check
+
+    project = _project()
+    tasks = _checkable(project, what)
+    found = {task.name: check(task, root) for task, root in tasks}
+    if as_json:
+        views.show_json({name: [asdict(file) for file in files] for name, files in found.items()})
+    else:
+        views.show_checked(found, limit)
+    refused = [f"{name} {file.split}" for name, files in found.items() for file in files if file.there > file.usable]
+    if refused:
+        raise ParibusError(f"data check {what}: {len(refused)} files cannot be used: {', '.join(refused)}")
+
+
+def _checkable(project: "Project", what: str) -> "list[tuple[Task, Path]]":
+    """The tasks that `what` means, each with the data folder it is to be read from."""
+    from paribus.data.check import sources
+    from paribus.project import Source
+    from paribus.spec.task import Folder
+
+    if what in project.tasks.paths:
+        task = project.task(what)
+        if not isinstance(task.data, Folder):
+            kind = task.data.kind
+            raise ParibusError(f"data check {what}: there are no files to check, its data are of kind {kind!r}")
+        return [(task, project.data)]
+    folder = Path(what).resolve()
+    if not folder.is_dir():
+        project.tasks.path(what, "data check")
+    found = []
+    for name in project.tasks:
+        task = project.task(name)
+        if not isinstance(task.data, Folder):
+            continue
+        parts = Path(task.data.path).parts
+        # The folder is the data folder itself, or lies on the way from there to the task's own.
+        roots = [folder] + [
+            folder.parents[depth - 1] for depth in range(1, len(parts) + 1) if folder.parts[-depth:] == parts[:depth]
+        ]
+        for root in roots:
+            if any(isinstance(source, Source) for source in sources(task, root).values()):
+                found.append((task, root))
+                break
+    if not found:
+        raise ParibusError(f"data check {what}: the files of no task are there; `paribus data list` says where they go")
+    return found
 
 
 bench = typer.Typer(

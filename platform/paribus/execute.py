@@ -21,11 +21,11 @@ from typing import Any
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
 from paribus.plan.stages import Pretraining, Stage, TaskTuning
-from paribus.project import Project, unchanged
+from paribus.project import Project, all_files, unchanged
 from paribus.spec.data import Corpus, Packing, Tokenizer
 from paribus.spec.load import build
 from paribus.spec.run import HeldOut, Run, Runtime
-from paribus.spec.task import Built, Task
+from paribus.spec.task import Built, Hub, Task
 from paribus.store.store import Store, Work
 
 DATA_KINDS = ("corpus", "vocabulary", "pack", "task")
@@ -124,9 +124,18 @@ def _task(context: Context, stage: Stage, work: Work) -> dict[str, object]:
         for split, items in (("train", train), ("dev", dev)):
             formats.write(work.out / f"{split}.{ENDINGS[task.kind]}", items)
     else:
-        files = context.project.task_files(task.data)
-        with unchanged(files, getattr(task.data, "sha256", None), f"task {task.name}"):
-            train, dev = (formats.read(task, file) for file in files)
+        if isinstance(task.data, Hub):
+            hub = task.data
+            readings = {split: formats.read_split(hub, task, getattr(hub, split)) for split in ("train", "dev")}
+        else:
+            sources = context.project.task_files(task.data)
+            with unchanged(all_files(sources), getattr(task.data, "sha256", None), f"task {task.name}"):
+                readings = {split: formats.read(task, source) for split, source in sources.items()}
+        for split, reading in readings.items():
+            work.row("left_out", reading.left_out, split=split)
+            for line in reading.summary():
+                print(f"task {task.name} {split}: {line}", file=sys.stderr)
+        train, dev = readings["train"].items, readings["dev"].items
     train, select = formats.split_select(train, task.select)
     for split, items in (("train", train), ("select", select), ("dev", dev)):
         formats.write_items(work.out / f"{split}.jsonl", items)

@@ -9,11 +9,14 @@ import importlib.util
 import json
 import os
 import sys
+import tarfile
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -23,10 +26,10 @@ from paribus.errors import DataError, ParibusError, SpecError
 from paribus.spec.base import Slot, Spec
 from paribus.spec.data import Corpus, Jsonl, Parquet, TextFiles
 from paribus.spec.experiment import Base, Experiment, Factor, Scale
-from paribus.spec.load import build, load, suggest
+from paribus.spec.load import apply, build, load, suggest
 from paribus.spec.run import Run
 from paribus.spec.table import PaperTable
-from paribus.spec.task import Folder, Task, TaskData
+from paribus.spec.task import Folder, Hub, Task, TaskData
 
 PACKAGE = Path(__file__).parent
 S = TypeVar("S", bound=Spec)
@@ -120,8 +123,9 @@ class Project:
         return self._library("factor", Factor)
 
     @cached_property
-    def tasks(self) -> Library["TaskFile"]:
-        return self._library("task", TaskFile)
+    def tasks(self) -> "Tasks":
+        folder = FOLDERS["task"]
+        return Tasks("task", TaskFile, [PACKAGE / folder, self.root / folder])
 
     @cached_property
     def tables(self) -> Library[PaperTable]:
@@ -139,7 +143,12 @@ class Project:
 
     def task(self, name: str, asked_by: str = "") -> Task:
         """The task called `name`."""
-        return build(Task, {**self.tasks.get(name, asked_by).model_dump(), "name": name}, str(self.tasks.path(name)))
+        data = self.tasks.get(name, asked_by).model_dump()
+        path, members = self.tasks.path(name), data.pop("members")
+        member = name.removeprefix(f"{path.stem}-")
+        if member in members:
+            apply(data, members[member], f"{path}: members.{member}")
+        return build(Task, {**data, "name": name}, str(path))
 
     @cached_property
     def checksums(self) -> "Checksums":
@@ -151,14 +160,14 @@ class Project:
             return []
         return expand(self.data, corpus.paths, ENDINGS[corpus.kind], "corpus.paths")
 
-    def task_files(self, data: TaskData) -> list[Path]:
-        """The train and dev files of a task in a folder of the user's; none for a built one."""
-        if not isinstance(data, Folder):
-            return []
-        return [
-            expand(self.data / data.path, (name,), (), f"task file {data.path}/{name}")[0]
-            for name in (data.train, data.dev)
-        ]
+    def task_files(self, data: TaskData) -> "dict[str, Source]":
+        """The train and dev files of a task in a folder of the user's, as far as it has any; none for a built one."""
+        found = {}
+        if isinstance(data, Folder):
+            for split, name in (("train", data.train), ("dev", data.dev)):
+                if name is not None:
+                    found[split] = locate(self.data / data.path, name)
+        return found
 
     def pinned(self, run: Run) -> Run:
         """`run` with the checksum of every file of the user's it reads: the content is its identity, not the path."""
@@ -173,7 +182,13 @@ class Project:
         return run.model_copy(update=updates) if updates else run
 
     def _pin_task(self, task: Task) -> Task:
-        data = self._pin(task.data, self.task_files(task.data), f"task {task.name}")
+        if isinstance(task.data, Hub) and importlib.util.find_spec("datasets") is None:
+            raise DataError(f"task {task.name}: data.kind hub needs a package more: pip install 'paribus[datasets]'")
+        try:
+            sources = self.task_files(task.data)
+        except DataError as error:
+            raise DataError(f"task {task.name}: {error}; `paribus data list` says where it can be had") from None
+        data = self._pin(task.data, all_files(sources), f"task {task.name}")
         return task if data is task.data else task.model_copy(update={"data": data})
 
     def _pin(self, spec: Any, files: list[Path], what: str) -> Any:
@@ -189,6 +204,25 @@ class TaskFile(Spec):
     """A task's file: a Task without its name, which is the file's. The Task itself is validated by `Project.task`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+
+    members: dict[str, dict[str, Any]] = {}
+    """Tasks FILE-MEMBER that differ from the file in these paths: one file for the languages of XNLI."""
+
+
+class Tasks(Library[TaskFile]):
+    """The task files; a file with members is a task a member, called FILE-MEMBER, and none by itself."""
+
+    @cached_property
+    def paths(self) -> dict[str, Path]:
+        """Name to file, members of a file under their own names."""
+        found: dict[str, Path] = {}
+        for stem, path in super().paths.items():
+            members = load(TaskFile, path).members
+            for name in [f"{stem}-{member}" for member in members] or [stem]:
+                if name in found:
+                    raise SpecError(f"two tasks are called {name!r}: {found[name]} and {path}; rename one")
+                found[name] = path
+        return found
 
 
 def find(start: Path | None = None) -> Project:
@@ -264,6 +298,50 @@ def expand(folder: Path, patterns: tuple[str, ...], endings: tuple[str, ...], ke
             raise DataError(f"{key}: no file matches {pattern!r} (looked in {path.parent})")
         found += [match for match in matches if match not in found]
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file, a folder, or what lies under `inside` in an archive."""
+
+    path: Path
+    inside: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.inside}" if self.inside else str(self.path)
+
+    def files(self) -> list[Path]:
+        """The files on disk that its content is in."""
+        return sorted(p for p in self.path.rglob("*") if p.is_file()) if self.path.is_dir() else [self.path]
+
+
+def locate(folder: Path, name: str) -> Source:
+    """What `name` in `folder` is: itself, itself with `.gz`, or a part of an archive there."""
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.exists():
+            return Source(path)
+    for path in sorted(path for path in folder.glob("*") if path.name.endswith((".tar.gz", ".tgz", ".zip"))):
+        if any(f"{member}/".startswith(f"{name}/") for member in _members(path, path.stat().st_mtime_ns)):
+            return Source(path, name)
+    raise DataError(f"{folder} has no {name}, neither as it is, with .gz, nor in an archive")
+
+
+@cache
+def _members(archive: Path, changed: int) -> list[str]:
+    """The names in an archive; none in one that is damaged."""
+    try:
+        if archive.suffix == ".zip":
+            with zipfile.ZipFile(archive) as found:
+                return found.namelist()
+        with tarfile.open(archive) as packed:
+            return packed.getnames()
+    except (EOFError, OSError, tarfile.TarError, zipfile.BadZipFile, zlib.error):
+        return []
+
+
+def all_files(sources: dict[str, Source]) -> list[Path]:
+    """The files on disk of a task, in order of its splits; that of an archive once."""
+    return list(dict.fromkeys(file for source in sources.values() for file in source.files()))
 
 
 def _sha256(file: Path) -> str:

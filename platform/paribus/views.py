@@ -9,8 +9,10 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
+from paribus.data.check import Checked
 from paribus.plan.estimate import Cost, Estimate, cost_key
 from paribus.plan.plan import Plan
 from paribus.plan.tuning import ends
@@ -28,6 +30,33 @@ def grid(*columns: str, title: str | None = None) -> Table:
     for column in columns:
         found.add_column(column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
     return found
+
+
+def show_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """A table of rows that have the same keys."""
+    table = grid(*rows[0])
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    console.print(table)
+
+
+def show_checked(found: dict[str, list[Checked]], limit: int) -> None:
+    """What the files of tasks hold, file by file; of defective rows the first `limit` (0: all)."""
+    for task, files in found.items():
+        for file in files:
+            count = f"{file.groups:,} groups, {file.items:,} items" if file.groups else f"{file.items:,} items"
+            official = "" if file.official is None else f", official {file.official:,}"
+            print(f"{task} {file.split}: {file.file}")
+            if not file.usable:
+                continue
+            print(f"  {count}{official}{'' if file.complete else ': NOT COMPLETE'}")
+            total = sum(file.labels.values())
+            if file.labels:
+                print("  " + ", ".join(f"{label} {n:,} ({n / total:.1%})" for label, n in file.labels.items()))
+            shown = file.defects[: limit or None]
+            rest = len(file.defects) - len(shown)
+            for line in [*file.notes, *shown, *([f"and {rest} more such rows"] if rest else [])]:
+                print(f"  {line}")
 
 
 def duration(seconds: float) -> str:

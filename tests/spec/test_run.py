@@ -161,7 +161,7 @@ def task(kind: str, **fields: object) -> Task:
     ("kind", "fields", "metric", "accepted"),
     [
         ("sentence", {}, "em", "accuracy, f1, macro-f1, mcc"),
-        ("pair", {"labels": ["a", "b"]}, "pearson", "accuracy, f1, macro-f1, mcc"),
+        ("pair", {"labels": ["a", "b"]}, "pearson", "accuracy, f1, macro-f1, mcc, f1a, group-em, record-f1, record-em"),
         ("regression", {}, "accuracy", "pearson, spearman"),
         ("span-qa", {}, "f1", "em, span-f1"),
         ("tagging", {"labels": ["O", "X"]}, "mcc", "accuracy, f1, entity-f1"),

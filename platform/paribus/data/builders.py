@@ -76,7 +76,7 @@ def build(task: Task, documents: Iterable[Document], count: int, key: int) -> li
     parts = builder.labels if builder.kind in (Sentence, Pair) else ("",)
     room = {part: (count + place) // len(parts) for place, part in enumerate(parts)}
     for item in builder.make(documents, seed_for(key, name)):
-        part = item.label if isinstance(item, SentenceItem | PairItem) else ""
+        part = (item.label or "") if isinstance(item, SentenceItem | PairItem) else ""
         if taken[part] < room[part]:
             taken[part] += 1
             items.append(replace(item, id=str(len(items))))

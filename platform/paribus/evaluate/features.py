@@ -50,7 +50,7 @@ def features(task: Task, items: Sequence[Item], vocabulary: Vocabulary, length: 
 
 
 def _pair(
-    item: PairItem | RegressionItem, number: int, target: int | float, vocabulary: Vocabulary, length: int
+    item: PairItem | RegressionItem, number: int, target: int | float | None, vocabulary: Vocabulary, length: int
 ) -> Feature:
     """Both sides, the longer one cut first."""
     a, b = (encoded.ids for encoded in vocabulary.encode_all([item.sentence1, item.sentence2]))

@@ -9,7 +9,7 @@ from paribus.spec.data import Corpus, FullSentences, Packing, SegmentPairs, Sent
 from paribus.spec.model import Absolute, Encoder, EnhancedMaskDecoder
 from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.spec.optim import Budget, Optimizer, Schedule
-from paribus.spec.task import FineTuning, Task
+from paribus.spec.task import FineTuning, Folder, Task
 
 
 class HeldOut(Spec):
@@ -27,6 +27,14 @@ class Evaluation(Spec):
 
     held_out: HeldOut = HeldOut()
     tasks: tuple[Task, ...] = ()
+
+    @model_validator(mode="after")
+    def _there_is_something_to_train_on(self) -> "Evaluation":
+        for task in self.tasks:
+            for split in ("train", "dev"):
+                if isinstance(task.data, Folder) and getattr(task.data, split) is None:
+                    raise ValueError(f"tasks: {task.name} has no {split} items (data.{split}) to be fine-tuned with")
+        return self
 
 
 class Run(Spec):
