@@ -22,10 +22,28 @@ class HeldOut(Spec):
     """Share of the tokens, and in the measures across tokenizers of the words, that is masked."""
 
 
+PairScore = Literal["original", "within-word-l2r", "within-word-mlm"]
+
+
+class PairScoring(Spec):
+    """How the sentences of minimal pairs are scored, zero-shot, in fp32: by pseudo-log-likelihood, summed.
+
+    Salazar et al. 2020, arXiv:1910.14659. After replaced-token detection it is the sum of log P(original), whatever
+    `score` says.
+    """
+
+    score: PairScore = "within-word-l2r"
+    """What is masked beside the piece that is asked about: nothing (`original`, as BLiMP's published scores have it),
+    the later pieces of its word, or all of them: Kauf and Ivanova 2023, arXiv:2305.10588."""
+    per_paradigm: int | None = Field(None, ge=1)
+    """Pairs a paradigm, the same for every run; null takes all."""
+
+
 class Evaluation(Spec):
     """What is measured after pretraining."""
 
     held_out: HeldOut = HeldOut()
+    minimal_pairs: PairScoring = PairScoring()
     tasks: tuple[Task, ...] = ()
 
     @model_validator(mode="after")
