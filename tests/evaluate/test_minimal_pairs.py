@@ -297,7 +297,7 @@ def test_the_rows_can_be_had_again_from_the_scores_that_are_stored(stage: Any, r
     found = stage(rtd=rtd)
     stored = found.pop("scores")
     again = measures([Judged(PAIRS[int(row["id"])], row["good"], row["bad"]) for row in stored])
-    assert found == {**again, "left_out": (1, 5)}
+    assert found == {**again, "too_long": (1, 5)}
     assert found["ties"] == (0.25, 4)  # the vocabulary knows no capitals
     assert [row["paradigm"] for row in stored] == ["swap", "agreement", "agreement", "swap"]
 
@@ -306,7 +306,7 @@ def test_every_way_of_scoring_moves_a_number(stage: Any) -> None:
     totals = {sum(row["good"] for row in stage(scoring=PairScoring(score=way))["scores"]) for way in WAYS}
     totals.add(sum(row["good"] for row in stage(rtd=True)["scores"]))
     assert len(totals) == 4
-    assert stage(scoring=PairScoring(per_paradigm=1))["left_out"][1] == 2
+    assert stage(scoring=PairScoring(per_paradigm=1))["too_long"][1] == 2
 
 
 @pytest.mark.parametrize("rtd", [False, True])

@@ -215,7 +215,7 @@ def minimal_pairs(
         raise DataError(f"task {asked.task.name}: no pair fits into packing.length, {asked.length} tokens")
     for metric, (value, count) in measures(judged).items():
         work.row(metric, value, split="dev", n=count)
-    work.row("left_out", len(items) - len(judged), split="dev", n=len(items))
+    work.row("too_long", len(items) - len(judged), split="dev", n=len(items))
     columns = {name: [getattr(pair.item, name) for pair in judged] for name in ("id", "paradigm", "phenomenon")}
     columns |= {name: [getattr(pair, name) for pair in judged] for name in ("good", "bad")}
     parquet.write_table(pyarrow.table(columns), work.out / "scores.parquet")

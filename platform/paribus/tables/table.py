@@ -312,8 +312,9 @@ class _Layout:
             unigram["words.bits_per_byte"] = Cell(bits, stage=stage)
         majority = {"rtd.auc": Cell(50.0)}
         for task in self.tasks:
-            if isinstance(task, MinimalPairs):
+            if isinstance(task, MinimalPairs):  # by chance; a constant score would tie
                 majority[f"{task.name}.{task.metrics[0]}"] = Cell(50.0)
+                continue
             value, stage = measured.get((task.name, f"majority.{task.metrics[0]}", "dev"), (None, None))
             if value is not None:
                 majority[f"{task.name}.{task.metrics[0]}"] = Cell(100 * value, stage=stage)
@@ -387,7 +388,7 @@ class _Layout:
         rows = self.measured.filter(stage="minimal-pairs", task=task.name)
         medians = rows.group_by("arm", "metric", maintain_order=True).agg(pl.col("value").median())
         ties = [f"{arm} {100 * value:.2f} %" for arm, _, value in medians.filter(metric="ties").iter_rows() if value]
-        out = [f"{arm} {value:.0f}" for arm, _, value in medians.filter(metric="left_out").iter_rows() if value]
+        out = [f"{arm} {value:.0f}" for arm, _, value in medians.filter(metric="too_long").iter_rows() if value]
         return (
             f"{task.name} x 100: the share of pairs of which the acceptable sentence scores higher, nothing trained "
             f"({_by_arm({arm.label: _scoring(arm) for arm in self.plan.arms})}), mean over "
