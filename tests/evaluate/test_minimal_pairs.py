@@ -98,6 +98,9 @@ def test_the_pairs_drawn_of_a_paradigm_are_the_same_for_every_model_and_stay_whe
     assert [sum(i.paradigm == p for i in few) for p in ("p0", "p1", "p2")] == [5, 5, 5]
     assert {i.id for i in few} < {i.id for i in many} and len(many) == 24
     assert [int(i.id) for i in few] == sorted(int(i.id) for i in few)
+    assert drawn([item(0, i.good, i.bad, i.paradigm) for i in items], 5) == [
+        item(0, i.good, i.bad, i.paradigm) for i in few
+    ]
     assert drawn(items, None) == items and drawn(items, 99) == items
 
 

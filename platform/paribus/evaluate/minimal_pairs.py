@@ -132,12 +132,12 @@ def drawn(items: Sequence[MinimalPairItem], per_paradigm: int | None) -> list[Mi
     if per_paradigm is None:
         return list(items)
     taken: Counter[str] = Counter()
-    kept = set()
-    for item in sorted(items, key=lambda item: seed_for(0, "minimal pairs", item.good, item.bad)):
-        taken[item.paradigm] += 1
-        if taken[item.paradigm] <= per_paradigm:
-            kept.add(item.id)
-    return [item for item in items if item.id in kept]
+    kept = []
+    for number in sorted(range(len(items)), key=lambda n: seed_for(0, "minimal pairs", items[n].good, items[n].bad)):
+        taken[items[number].paradigm] += 1
+        if taken[items[number].paradigm] <= per_paradigm:
+            kept.append(number)
+    return [items[number] for number in sorted(kept)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,10 @@ class Evaluation(Spec):
     @model_validator(mode="after")
     def _there_is_something_to_train_on(self) -> "Evaluation":
         for task in self.tasks:
-            for split in ("train", "dev"):
+            for split in ("train", "dev") if task.trains else ("dev",):
                 if isinstance(task.data, Folder) and getattr(task.data, split) is None:
-                    raise ValueError(f"tasks: {task.name} has no {split} items (data.{split}) to be fine-tuned with")
+                    use = "be fine-tuned with" if task.trains else "be scored"
+                    raise ValueError(f"tasks: {task.name} has no {split} items (data.{split}) to {use}")
         return self
 
 
