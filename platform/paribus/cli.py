@@ -762,5 +762,19 @@ def bench_plan(runs: Annotated[int, typer.Option(min=2)] = 10_000) -> None:
     measure_plan(runs)
 
 
+@bench.command("pairs")
+def bench_pairs(
+    scale: str = "small",
+    pairs: Annotated[int, typer.Option(min=1)] = 20_000,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    device: str = "auto",
+) -> None:
+    """Minimal pairs scored a minute, by the encoder of a scale."""
+    from paribus.bench.pairs import measure as measure_pairs
+    from paribus.spec.run import Runtime
+
+    measure_pairs(scale, pairs, repeats, Runtime(device=device))
+
+
 if __name__ == "__main__":
     main()

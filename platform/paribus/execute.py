@@ -20,7 +20,7 @@ from typing import Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
-from paribus.plan.stages import Pretraining, Stage, TaskTuning
+from paribus.plan.stages import PairTest, Pretraining, Stage, TaskTuning
 from paribus.project import Project, all_files, unchanged
 from paribus.spec.data import Corpus, Packing, Tokenizer
 from paribus.spec.load import build
@@ -119,10 +119,11 @@ def _task(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     if isinstance(task.data, Built):
         folder = context.input(stage, "corpus")
         key = seed_for(0, "task")
-        train = builders.build(task, corpus.load(folder, "train"), task.data.train, key)
+        train = builders.build(task, corpus.load(folder, "train"), task.data.train, key) if task.data.train else []
         dev = builders.build(task, corpus.load(folder, "test"), task.data.dev, key)
         for split, items in (("train", train), ("dev", dev)):
-            formats.write(work.out / f"{split}.{ENDINGS[task.kind]}", items)
+            if task.kind in ENDINGS:
+                formats.write(work.out / f"{split}.{ENDINGS[task.kind]}", items)
     else:
         if isinstance(task.data, Hub):
             hub = task.data
@@ -135,13 +136,16 @@ def _task(context: Context, stage: Stage, work: Work) -> dict[str, object]:
             work.row("left_out", reading.left_out, split=split)
             for line in reading.summary():
                 print(f"task {task.name} {split}: {line}", file=sys.stderr)
-        train, dev = readings["train"].items, readings["dev"].items
-    train, select = formats.split_select(train, task.select)
-    for split, items in (("train", train), ("select", select), ("dev", dev)):
+        train, dev = (readings[split].items if split in readings else [] for split in ("train", "dev"))
+    made = {"dev": dev}
+    if task.trains:
+        train, select = formats.split_select(train, task.select)
+        made = {"train": train, "select": select, "dev": dev}
+        for metric, value in majority(task, train, dev).items():
+            work.row(f"majority.{metric}", value, split="dev", n=len(dev))
+    for split, items in made.items():
         formats.write_items(work.out / f"{split}.jsonl", items)
         work.row("items", len(items), split=split)
-    for metric, value in majority(task, train, dev).items():
-        work.row(f"majority.{metric}", value, split="dev", n=len(dev))
     return {}
 
 
@@ -177,6 +181,17 @@ def _finetune(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     return finetune(stage.spec, stage.seed, context.run.encoder, words, pretrained, task, work, context.runtime)
 
 
+def _minimal_pairs(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import vocabulary
+    from paribus.evaluate.minimal_pairs import minimal_pairs
+
+    assert isinstance(stage.spec, PairTest)
+    words = vocabulary.load(context.input(stage, "vocabulary"))
+    pretrained, task, run = context.input(stage, "pretrain"), context.input(stage, "task"), context.run
+    minimal_pairs(stage.spec, run.objective, run.encoder, words, pretrained, task, work, context.runtime)
+    return {}
+
+
 FUNCTIONS: Mapping[str, Callable[[Context, Stage, Work], dict[str, object]]] = {
     "corpus": _corpus,
     "vocabulary": _vocabulary,
@@ -184,6 +199,7 @@ FUNCTIONS: Mapping[str, Callable[[Context, Stage, Work], dict[str, object]]] = {
     "task": _task,
     "pretrain": _pretrain,
     "evaluate": _evaluate,
+    "minimal-pairs": _minimal_pairs,
     "finetune": _finetune,
 }
 

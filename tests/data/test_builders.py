@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from paribus.data import builders
 from paribus.data.builders import BLANK, CHANGES, build
 from paribus.data.document import Document
-from paribus.data.formats import Item, PairItem, SentenceItem, SpanItem, TaggingItem
+from paribus.data.formats import Item, MinimalPairItem, PairItem, SentenceItem, SpanItem, TaggingItem
 from paribus.errors import DataError, SpecError
 from paribus.seeds import seed_for
-from paribus.spec.task import Built, Pair, Sentence, SpanQa, Tagging, Task
+from paribus.spec.task import Built, MinimalPairs, Pair, Sentence, SpanQa, Tagging, Task
 
 KEY = seed_for(0, "test")
 TOWNS = ("Lisbon", "Oslo", "Cairo", "Quito", "Hanoi", "Accra", "Turin", "Izmir")
@@ -36,13 +36,19 @@ def document(place: int) -> Document:
 
 
 DOCUMENTS = [document(place) for place in range(40)]
-KINDS = {"acceptability": Sentence, "order": Pair, "cloze": SpanQa, "truecasing": Tagging}
+KINDS = {
+    "acceptability": Sentence,
+    "minimal-pairs": MinimalPairs,
+    "order": Pair,
+    "cloze": SpanQa,
+    "truecasing": Tagging,
+}
 
 
 def task(builder: str, **fields: object) -> Task:
     kind, labels, _ = builders.BUILDERS[builder]
     fields = {"metrics": kind.accepts[:1], **({"labels": labels} if labels else {}), **fields}
-    data = {"kind": "built", "builder": builder, "train": 16, "dev": 16}
+    data = {"kind": "built", "builder": builder, "train": 16 if kind.trains else None, "dev": 16}
     return kind(name="t", source="made here", data=Built(**data), **fields)
 
 
@@ -108,6 +114,22 @@ def test_an_unacceptable_sentence_is_a_real_one_with_the_change_it_names() -> No
             }
             assert item.sentence in reachable
     assert names == set(CHANGES)
+
+
+@pytest.mark.parametrize("count", [18, 20])
+def test_a_minimal_pair_is_a_real_sentence_and_the_same_with_the_change_it_names(count: int) -> None:
+    originals = {sentence for d in DOCUMENTS for sentence in d.sentences}
+    items = build(task("minimal-pairs"), DOCUMENTS, count, KEY)
+    paradigms: Counter[str] = Counter()
+    for item in items:
+        assert isinstance(item, MinimalPairItem)
+        paradigms[item.paradigm] += 1
+        assert item.good in originals and item.bad not in originals
+        words = item.good.split()
+        changed = [" ".join(words[:i] + new + words[j:]) for i, j, new in CHANGES[item.paradigm](words)]
+        assert item.bad in changed and len(words) in builders.PAIR_WORDS
+        assert item.phenomenon == builders.PHENOMENA[item.paradigm]
+    assert set(paradigms) == set(CHANGES) and max(paradigms.values()) - min(paradigms.values()) == (count % 6 > 0)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +235,7 @@ def test_too_small_a_corpus_is_an_error_that_says_how_many_there_are(builder: st
     possible = int(str(error.value).split("can make ")[1].split()[0])
     assert len(build(task(builder), DOCUMENTS[:6], possible, KEY)) == possible > 0
     with pytest.raises(DataError):
-        build(task(builder), DOCUMENTS[:6], possible + 2, KEY)
+        build(task(builder), DOCUMENTS[:6], possible + len(CHANGES), KEY)
 
 
 def test_a_task_whose_labels_are_not_the_builders_is_refused() -> None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from paribus.data.document import Document
-from paribus.data.packing import Words, load, load_words, pack_words, save, save_words
+from paribus.data.masking import mask
+from paribus.data.packing import DOCUMENT, Words, load, load_words, pack_words, save, save_words
 from paribus.data.packing import pack as packed_rows
 from paribus.data.vocabulary import MASK, Vocabulary, make
 from paribus.evaluate import held_out as module
@@ -23,7 +24,15 @@ from paribus.nn.heads import PooledHead
 from paribus.nn.init import initialise
 from paribus.objectives.module import named
 from paribus.spec import model as spec
-from paribus.spec.data import ByteBpe, Dynamic, Replacement, SentencePairs, SentencePieceUnigram, WordPiece
+from paribus.spec.data import (
+    ByteBpe,
+    Dynamic,
+    FullSentences,
+    Replacement,
+    SentencePairs,
+    SentencePieceUnigram,
+    WordPiece,
+)
 from paribus.spec.objective import Mlm, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Work
@@ -36,7 +45,9 @@ SIZE = 512
 def measure(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, begin: Callable[..., Work]) -> Measure:
     """The rows of an encoder started from `seed` with `std`, as (split, metric) to value."""
 
-    def found(seed: int = 0, std: float = 0.1, asked: HeldOut | None = None) -> dict[tuple[str, str], float]:
+    def found(
+        seed: int = 0, std: float = 0.1, asked: HeldOut | None = None, pack: Path = packed
+    ) -> dict[tuple[str, str], float]:
         encoder_module = build_encoder(encoder(dropout=0.5), SIZE)
         head = build_head(encoder(), encoder_module)
         for part in (encoder_module, head):
@@ -45,7 +56,7 @@ def measure(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, 
         save_file({f"head.{n}": w for n, w in head.state_dict().items()}, tmp_path / "heads.safetensors")
         with begin("evaluate", asked or HeldOut()) as work:
             runtime, mlm = Runtime(device="cpu"), Mlm(masking=Dynamic())
-            held_out(asked or HeldOut(), mlm, encoder(dropout=0.5), SIZE, tmp_path, packed, work, runtime)
+            held_out(asked or HeldOut(), mlm, encoder(dropout=0.5), SIZE, tmp_path, pack, work, runtime)
             return {(str(row["split"]), row["metric"]): row["value"] for row in work._rows} | {
                 (str(row["split"]), "n"): row["n"] for row in work._rows if row["task"] == "mlm"
             }
@@ -179,6 +190,39 @@ def test_neither_repetition_nor_the_batch_size_matters(
     assert measure() == once
     monkeypatch.setattr(module, "BATCH_ROWS", rows)
     assert measure() == pytest.approx(once, rel=2e-6)
+
+
+def test_the_error_of_the_loss_takes_the_tokens_of_a_document_together() -> None:
+    rng = np.random.default_rng(0)
+    alone = rng.normal(size=400)
+    error = module.clustered_error(alone, np.arange(400))
+    assert error == pytest.approx(alone.std(ddof=1) / math.sqrt(400))
+    # Every value ten times in its cluster tells nothing new.
+    assert module.clustered_error(np.repeat(alone, 10), np.repeat(np.arange(400), 10)) == pytest.approx(error)
+    assert module.clustered_error(alone, np.zeros(400, dtype=np.int64)) is None
+
+
+def test_the_loss_is_clustered_by_document(
+    measure: Measure, documents: list[Document], vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ("test", "loss_error") not in measure()  # one document a split
+    rows = packed_rows(FullSentences(length=32), documents[:4], vocabulary, None)
+    for split in ("validation", "test"):
+        save(rows, tmp_path, split)
+        save_words(pack_words(documents[:1], vocabulary, 32), tmp_path, split)
+    asked = []
+    monkeypatch.setattr(module, "clustered_error", lambda *given: asked.append(given) or 0.25)
+    found = measure(pack=tmp_path)
+    assert found["test", "loss_error"] == 0.25
+    numbers = np.arange(len(rows))
+    chosen = mask(rows.tokens, numbers, 0 * numbers, -1, 0.15, module.ALL_MASKED, SIZE).chosen
+    document, expected = 0, []
+    for flag, masked in zip(rows.flags.flat, chosen.flat, strict=True):
+        document += bool(flag & DOCUMENT)
+        expected += [document] * bool(masked)
+    losses, clusters = asked[1]
+    assert clusters.tolist() == expected and set(expected) == {1, 2, 3, 4}
+    assert losses.mean() == pytest.approx(found["test", "loss"])
 
 
 def test_the_global_generator_does_not_matter(measure: Measure) -> None:

@@ -12,14 +12,15 @@ from paribus.spec.data import FullSentences
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run
 
-AFTER_PRETRAINING = {"evaluate", "finetune"}
+AFTER_PRETRAINING = {"evaluate", "minimal-pairs", "finetune"}
 AFTER_PACKING = {"pretrain", *AFTER_PRETRAINING}
 
 
 @pytest.fixture
 def run(project: Callable[..., Project]) -> Run:
-    """The baseline of an experiment with two tasks."""
-    return arms(project(), "one", "debug")[0].run
+    """The baseline of an experiment with two tasks to fine-tune on and one of minimal pairs."""
+    tasks = "question: q\nexpect: e\nbase: bert\nfactors: [rate]\ntasks: [order, cloze, minimal-pairs]\n"
+    return arms(project({"experiments/one.yaml": tasks}), "one", "debug")[0].run
 
 
 def changed(run: Run, patch: dict[str, Any]) -> Run:
@@ -46,6 +47,9 @@ def keys(stages: list[Stage]) -> set[str]:
         ({"precision": "bf16"}, AFTER_PACKING),
         ({"finetuning.epochs": 5}, {"finetune"}),
         ({"evaluation.held_out.rate": 0.2}, {"evaluate"}),
+        ({"evaluation.minimal_pairs.score": "original"}, {"minimal-pairs"}),
+        ({"evaluation.minimal_pairs.per_paradigm": 7}, {"minimal-pairs"}),
+        ({"packing.length": 24}, {"pack", *AFTER_PACKING}),
     ],
 )
 def test_a_change_renews_the_stages_that_read_it_and_those_after_them(

@@ -165,6 +165,7 @@ def task(kind: str, **fields: object) -> Task:
         ("regression", {}, "accuracy", "pearson, spearman"),
         ("span-qa", {}, "f1", "em, span-f1"),
         ("tagging", {"labels": ["O", "X"]}, "mcc", "accuracy, f1, entity-f1"),
+        ("minimal-pair", {}, "mcc", "accuracy, phenomenon-accuracy"),
     ],
 )
 def test_a_metric_of_another_kind_of_task_is_refused(
@@ -175,7 +176,21 @@ def test_a_metric_of_another_kind_of_task_is_refused(
     assert str(error.value) == f"tasks/t.yaml: metrics: '{metric}' is not for kind '{kind}'; accepted: {accepted}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "train", "told"),
+    [
+        ("minimal-pair", 8, "data.train: found 8, but nothing is trained in kind 'minimal-pair'"),
+        ("sentence", None, "data.train: missing; say how many items to train on for kind 'sentence'"),
+    ],
+)
+def test_items_to_train_on_are_for_kinds_that_train(kind: str, train: int | None, told: str) -> None:
+    data = {"kind": "built", "builder": "acceptability", "train": train, "dev": 8}
+    with pytest.raises(SpecError) as error:
+        task(kind, metrics=["accuracy"], data=data)
+    assert str(error.value) == f"tasks/t.yaml: {told}"
+
+
 def test_a_task_accepts_the_metrics_that_are_computed_for_its_kind() -> None:
-    assert {kind: set(variant.accepts) for kind, variant in Task.variants().items()} == {
+    assert {kind: set(variant.accepts) for kind, variant in Task.variants().items() if variant.trains} == {
         kind: set(metrics) for kind, metrics in METRICS.items()
     }

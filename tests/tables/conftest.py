@@ -52,6 +52,15 @@ levels: {embedding-sharing: [es, nes]}
 seeds: 2
 tasks: [casing]
 """,
+    "experiments/pairs.yaml": """
+question: Is 15 % the right share?
+expect: flat
+base: bert-relative
+factors: [masking-rate]
+levels: {masking-rate: ["15", "40"]}
+seeds: 2
+tasks: [unlikely]
+""",
     "experiments/scales/mini.yaml": """
 note: for tests
 set:
@@ -63,6 +72,12 @@ kind: sentence
 source: a test
 data: {kind: built, builder: acceptability, train: 100, dev: 50}
 metrics: [mcc, accuracy]
+""",
+    "tasks/unlikely.yaml": """
+kind: minimal-pair
+source: a test
+data: {kind: built, builder: minimal-pairs, dev: 50}
+metrics: [phenomenon-accuracy]
 """,
     "tasks/casing.yaml": """
 kind: tagging
@@ -112,6 +127,10 @@ def _measure(run: PlannedRun, stage: Stage) -> Rows:
             return [*rows, ("bits_per_byte", "test", bits, "words"), ("word_accuracy", "test", 0.3, "words")]
         case "task":
             return [(f"majority.{metric}", "dev", 0.25) for metric in stage.spec.metrics]
+        case "minimal-pairs":
+            ties = 0.0 if run.arm.baseline else 0.004
+            rows = [("accuracy", "dev", 0.1), ("phenomenon-accuracy", "dev", 0.6 + gain), ("ties", "dev", ties)]
+            return [*rows, ("accuracy.swap", "dev", 0.2), ("too_long", "dev", 3.0)]
         case "finetune":
             worse = 0.0 if stage.spec.lr == 1e-3 else 0.2
             score = 0.5 + gain - worse + (0.04 if stage.spec.restart else -0.04)

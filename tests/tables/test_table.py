@@ -395,3 +395,31 @@ def test_losses_of_arms_that_learnt_to_predict_other_units_have_no_difference(
     assert cell(table, "whole-word", "words.bits_per_byte").difference is not None  # the same words, masked whole
     assert not any("Arms differ in their vocabulary" in note for note in table.notes)
     assert any("were trained to predict other units" in note for note in table.notes)
+
+
+def test_minimal_pairs_are_a_column_without_any_tuning(project: Project, store: Store, fill: Fill) -> None:
+    planned = plan(project, "pairs", "mini")
+    fill(store, planned)
+    table = experiment_table(planned, store)
+    key = "unlikely.phenomenon-accuracy"
+    ours = [column.key for column in table.columns if column.unit != "as printed"]
+    assert ours == ["mlm.loss", "mlm.perplexity", key]
+    assert cell(table, "15", key).value == pytest.approx(60.0)
+    assert cell(table, "40", key).value == pytest.approx(61.5)
+    difference = cell(table, "40", key).difference
+    assert difference is not None and difference.mean == pytest.approx(1.5)
+    assert cell(table, "majority", key).value == 50.0
+    (note,) = [note for note in table.notes if note.startswith("unlikely")]
+    assert "(summed pseudo-log-likelihood, within-word-l2r), mean over phenomena" in note
+    assert "a tie is wrong (median over seeds: 40 0.40 %)." in note
+    assert note.endswith("Pairs left out, longer than a row of pretraining: 15 3, 40 3.")
+    assert not any("learning rates" in note for note in table.notes)
+
+
+def test_a_discriminator_has_its_own_score_of_a_sentence(project: Project, store: Store, fill: Fill) -> None:
+    text = (project.root / "experiments/shared.yaml").read_text()
+    (project.root / "experiments/shared.yaml").write_text(text.replace("[casing]", "[unlikely]"))
+    planned = plan(find(project.root), "shared", "mini")
+    fill(store, planned)
+    (note,) = [note for note in experiment_table(planned, store).notes if note.startswith("unlikely")]
+    assert "(sum of log P(original))" in note

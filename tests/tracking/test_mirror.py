@@ -139,6 +139,23 @@ def test_an_experiment_is_mirrored_as_arms_runs_and_stages(store: Store, databas
     assert arm["start"] <= run["start"] == start and run["end"] <= arm["end"]
 
 
+def test_minimal_pairs_are_a_stage_called_as_their_task(
+    store: Store, database: Callable[[str], str], tmp_path: Path
+) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "paribus.toml").touch()
+    experiment = "{question: q, expect: e, base: bert-relative, factors: [masking-rate], tasks: [minimal-pairs]}"
+    (tmp_path / "experiments/pairs.yaml").write_text(experiment)
+    wanted = plan(find(tmp_path), "pairs", "debug", seeds=1)
+    run = wanted.runs[0]
+    finish_run(store, run)
+    uri = database("pairs.db")
+    sync(wanted, store, uri)
+    found = by_name(uri, wanted)
+    assert f"minimal-pairs < {run.arm.label} seed 0" in found
+    assert "test/minimal-pairs/loss" in found[f"{run.arm.label} seed 0 < {run.arm.label}"]["metrics"]
+
+
 def test_an_unchanged_store_is_not_sent_and_mlflow_not_asked(
     store: Store, database: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Tasks made from any corpus, with gold labels by construction: acceptability, order, cloze, truecasing.
+"""Tasks made from any corpus, with gold labels by construction: acceptability, minimal pairs, order, cloze, truecasing.
 
 Every draw is a function of the key and of the text it is about: an item is the same whatever other documents there
 are, and asking for more items keeps the ones there were.  Lists of words are English.  The files' formats are in
@@ -12,15 +12,17 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from paribus.data.document import Document
-from paribus.data.formats import Answer, Item, PairItem, SentenceItem, SpanItem, TaggingItem
+from paribus.data.formats import Answer, Item, MinimalPairItem, PairItem, SentenceItem, SpanItem, TaggingItem
 from paribus.errors import DataError, SpecError
 from paribus.seeds import seed_for
-from paribus.spec.task import Built, Pair, Sentence, SpanQa, Tagging, Task
+from paribus.spec.task import Built, MinimalPairs, Pair, Sentence, SpanQa, Tagging, Task
 
 WORDS = range(8, 41)
 """Words (separated by blanks) of a sentence that items are made of: no headings, no lists."""
 PASSAGE_SENTENCES = 12
 """A longer paragraph is cut, so that a corpus without paragraphs gives passages of readable length too."""
+PAIR_WORDS = range(WORDS.start, 21)
+"""Words of a sentence of a minimal pair: the cost of scoring grows with their square; BLiMP's are shorter still."""
 BLANK = "_____"
 
 T = TypeVar("T", bound=Hashable)
@@ -72,11 +74,19 @@ def build(task: Task, documents: Iterable[Document], count: int, key: int) -> li
         )
     items: list[Item] = []
     taken: Counter[str] = Counter()
-    # Sentence and pair items fill one part a label; the others are one part.
+    # Sentence and pair items fill one part a label, minimal pairs one a paradigm; the others are one part.
     parts = builder.labels if builder.kind in (Sentence, Pair) else ("",)
+    if builder.kind is MinimalPairs:
+        parts = tuple(CHANGES)
     room = {part: (count + place) // len(parts) for place, part in enumerate(parts)}
     for item in builder.make(documents, seed_for(key, name)):
-        part = (item.label or "") if isinstance(item, SentenceItem | PairItem) else ""
+        match item:
+            case SentenceItem() | PairItem():
+                part = item.label or ""
+            case MinimalPairItem():
+                part = item.paradigm
+            case _:
+                part = ""
         if taken[part] < room[part]:
             taken[part] += 1
             items.append(replace(item, id=str(len(items))))
@@ -137,12 +147,20 @@ def _acceptability(documents: Iterable[Document], key: int) -> Iterator[Sentence
 
 def _changed(sentence: str, key: int) -> tuple[str, str] | None:
     """The name of a change and the sentence after it; None if nothing in it can be changed."""
-    words = sentence.split()
     for name in sorted(CHANGES, key=lambda name: seed_for(key, "change", name, sentence)):
-        if edits := CHANGES[name](words):
-            first, last, new = edits[seed_for(key, "place", name, sentence) % len(edits)]
-            return name, " ".join(words[:first] + new + words[last:])
+        if changed := _edited(sentence, name, key):
+            return name, changed
     return None
+
+
+def _edited(sentence: str, name: str, key: int) -> str | None:
+    """`sentence` after a change; None if nothing in it can be changed so."""
+    words = sentence.split()
+    edits = CHANGES[name](words)
+    if not edits:
+        return None
+    first, last, new = edits[seed_for(key, "place", name, sentence) % len(edits)]
+    return " ".join(words[:first] + new + words[last:])
 
 
 def _plain(words: list[str], first: int, last: int) -> bool:
@@ -199,6 +217,28 @@ CHANGES: dict[str, Callable[[list[str]], list[Edit]]] = {
     "stray-of": _stray,
 }
 """Every edit of a kind that a sentence allows. None touches the first word, whose capital would give it away."""
+
+
+PHENOMENA = {
+    "swap": "word_order",
+    "shuffle": "word_order",
+    "drop": "function_words",
+    "double": "function_words",
+    "stray-of": "function_words",
+    "agreement": "agreement",
+}
+
+
+def _minimal_pairs(documents: Iterable[Document], key: int) -> Iterator[MinimalPairItem]:
+    """A sentence as it is, and with one change, whose name is the paradigm: each change that the sentence allows.
+
+    A few of the changed sentences are acceptable all the same.
+    """
+    for sentence in _drawn(_sentences(documents), key):
+        if len(sentence.split()) in PAIR_WORDS:
+            for name, phenomenon in PHENOMENA.items():
+                if bad := _edited(sentence, name, key):
+                    yield MinimalPairItem("", sentence, bad, name, phenomenon)
 
 
 # --- order ----------------------------------------------------------------------------------------------------------
@@ -273,6 +313,7 @@ def _truecasing(documents: Iterable[Document], key: int) -> Iterator[TaggingItem
 
 BUILDERS = {
     "acceptability": Builder(Sentence, ("0", "1"), _acceptability),
+    "minimal-pairs": Builder(MinimalPairs, (), _minimal_pairs),
     "order": Builder(Pair, ("swapped", "in-order"), _order),
     "cloze": Builder(SpanQa, (), _cloze),
     "truecasing": Builder(Tagging, ("O", "CAP"), _truecasing),

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paribus.data.masking import mask
-from paribus.data.packing import Words, bits_per_byte, load, load_words
+from paribus.data.packing import DOCUMENT, Words, bits_per_byte, load, load_words
 from paribus.data.vocabulary import MASK, PAD
 from paribus.evaluate.metrics import detection
 from paribus.nn.build import build_encoder, build_head, build_rtd
@@ -51,6 +51,14 @@ def load_encoder(encoder: spec.Encoder, vocabulary: int, pretrained: Path) -> En
     return module
 
 
+def load_mlm(encoder: spec.Encoder, vocabulary: int, pretrained: Path) -> tuple[Encoder, nn.Module]:
+    """The pretrained encoder and the vocabulary head of a finished stage."""
+    module = load_encoder(encoder, vocabulary, pretrained)
+    head = build_head(encoder, module)
+    head.load_state_dict(part("head", load_file(pretrained / "heads.safetensors")))
+    return module, head
+
+
 def load_rtd(encoder: spec.Encoder, objective: Rtd, vocabulary: int, pretrained: Path) -> GeneratorAndDiscriminator:
     """Generator, discriminator and heads of a finished stage."""
     module = build_rtd(encoder, objective, vocabulary)
@@ -76,6 +84,8 @@ def held_out(
 ) -> None:
     """Rows loss (nats a masked token), perplexity and accuracy on the validation and test documents.
 
+    Beside the loss its standard error (loss_error), clustered by document; none for rows of pairs, which do not say
+    where a document begins.
     Of task `mlm`; or, after replaced-token detection, of task `generator`, and of task `rtd` how well the
     discriminator finds the replaced among all tokens, where samples of the generator, drawn from a constant stream,
     stand at the masked places; of an encoder that was to predict them instead, its loss there (nats a predicted token).
@@ -91,9 +101,7 @@ def held_out(
         module, head = rtd.generator, rtd.generator_head
     else:
         task, rtd = "mlm", None
-        module = load_encoder(encoder, vocabulary, pretrained)
-        head = build_head(encoder, module)
-        head.load_state_dict(part("head", load_file(pretrained / "heads.safetensors")))
+        module, head = load_mlm(encoder, vocabulary, pretrained)
         module.to(where).eval()
         head.to(where).eval()
     pooled = None
@@ -103,7 +111,10 @@ def held_out(
         pooled.to(where).eval()
     for split in ("validation", "test"):
         rows = load(pack, split)
-        loss, restored, right, places, told = 0.0, 0.0, 0, 0, 0
+        document_of = np.cumsum(rows.flags & DOCUMENT > 0, dtype=np.int64).reshape(rows.flags.shape)
+        nats: list[NDArray[np.float64]] = []
+        documents: list[NDArray[np.int64]] = []
+        restored, right, told = 0.0, 0, 0
         probability, replaced = [np.empty(0)], [np.empty(0, dtype=bool)]
         for start in range(0, len(rows), BATCH_ROWS):
             numbers = np.arange(start, min(start + BATCH_ROWS, len(rows)))
@@ -113,9 +124,9 @@ def held_out(
             micro = micro.to(where)
             states = module.states(micro.tokens_BT, micro.segments_BT, micro.unseen)
             logits_MV = head(states, micro.places_M)
-            loss += float(F.cross_entropy(logits_MV, micro.targets_M, reduction="sum").double())
+            nats.append(F.cross_entropy(logits_MV, micro.targets_M, reduction="none").double().cpu().numpy())
+            documents.append(document_of[numbers][masked.chosen])
             right += int((logits_MV.argmax(-1) == micro.targets_M).sum())
-            places += len(micro.targets_M)
             if pooled is not None:
                 told += int((pooled(states.last_BTD).argmax(-1) == micro.labels_B).sum())
             if rtd and isinstance(objective, Rtd) and objective.detects:
@@ -125,8 +136,12 @@ def held_out(
             elif rtd and isinstance(objective, Rtd):
                 assert micro.draws_M is not None
                 restored += float(detection_loss(rtd, objective, micro, sample(logits_MV, micro.draws_M)))
-        work.row("loss", loss / places, split=split, n=places, task=task)
-        work.row("perplexity", math.exp(min(loss / places, 700.0)), split=split, n=places, task=task)
+        losses = np.concatenate(nats)
+        loss, places = float(losses.mean()), len(losses)
+        work.row("loss", loss, split=split, n=places, task=task)
+        if (error := clustered_error(losses, np.concatenate(documents))) is not None:
+            work.row("loss_error", error, split=split, n=places, task=task)
+        work.row("perplexity", math.exp(min(loss, 700.0)), split=split, n=places, task=task)
         work.row("accuracy", right / places, split=split, n=places, task=task)
         if pooled is not None:
             most = int(np.bincount(rows.labels).max())
@@ -142,10 +157,22 @@ def held_out(
         if rtd is None:
             words = load_words(pack, split)
             chosen = _choose_words(len(words.sizes), asked.rate)
-            nats, known = _score_words(module, head, words, chosen, where)
-            bits = bits_per_byte(float(nats.sum()), words.sizes[chosen], words.unknown[chosen])
+            word_nats, known = _score_words(module, head, words, chosen, where)
+            bits = bits_per_byte(float(word_nats.sum()), words.sizes[chosen], words.unknown[chosen])
             work.row("bits_per_byte", bits, split=split, n=int(chosen.sum()), task="words")
             work.row("word_accuracy", float(known[chosen].mean()), split=split, n=int(chosen.sum()), task="words")
+
+
+def clustered_error(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> float | None:
+    """Standard error of the mean of `values`, dependent within a cluster; None where there is but one cluster.
+
+    Cameron and Miller 2015, J. Human Resources 50(2), section II: residuals summed by cluster, times C / (C - 1).
+    """
+    count = len(np.unique(clusters))
+    if count < 2:
+        return None
+    residuals = np.bincount(clusters, values - values.mean())
+    return math.sqrt(count / (count - 1) * float((residuals**2).sum())) / len(values)
 
 
 def _choose_words(words: int, rate: float) -> Flags:

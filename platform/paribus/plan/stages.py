@@ -2,6 +2,7 @@
 
     corpus -> vocabulary -> pack -> pretrain -> evaluate
       \\-> task ----------------------\\-> finetune (one a task, learning rate and restart)
+                                      \\-> minimal-pairs (one a task of that kind)
 
 Apart from any run, `suggest`: the next value that a tuning tries, from the evaluations of the trials before it.
 
@@ -17,8 +18,8 @@ from paribus.spec.base import Spec, canonical, digest
 from paribus.spec.model import Encoder
 from paribus.spec.objective import Objective
 from paribus.spec.optim import AdamW, Budget, Linear, Optimizer, Schedule
-from paribus.spec.run import HeldOut, Run
-from paribus.spec.task import Built, Task
+from paribus.spec.run import HeldOut, PairScoring, Run
+from paribus.spec.task import Built, MinimalPairs, Task
 
 # Raise a number when the same spec gives other results; old stages then stay behind, unused.
 VERSIONS = {
@@ -26,9 +27,10 @@ VERSIONS = {
     "vocabulary": 2,
     "pack": 3,
     "pretrain": 1,
-    "evaluate": 3,
+    "evaluate": 4,
     "task": 1,
     "finetune": 1,
+    "minimal-pairs": 1,
     "suggest": 1,
 }
 
@@ -64,6 +66,15 @@ class TaskTuning(Spec):
     def lr(self) -> float:
         """The peak learning rate."""
         return self.optimizer.lr
+
+
+class PairTest(Spec):
+    """What scoring the minimal pairs of a task reads."""
+
+    task: Task
+    scoring: PairScoring
+    length: int
+    """Of the rows of pretraining: a pair with a longer sentence is left out, for every kind of encoder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +132,18 @@ class Stages:
         return [
             (stage, TaskTuning(task=task, optimizer=optimizers[lr], restart=restart, **shared))
             for stage, task in zip(self.tasks, self.run.evaluation.tasks, strict=True)
+            if not isinstance(task, MinimalPairs)
             for lr in recipe.learning_rates
             for restart in range(recipe.seeds)
+        ]
+
+    @cached_property
+    def _pair_tests(self) -> list[tuple[Stage, PairTest]]:
+        scoring, length = self.run.evaluation.minimal_pairs, self.run.packing.length
+        return [
+            (stage, PairTest(task=task, scoring=scoring, length=length))
+            for stage, task in zip(self.tasks, self.run.evaluation.tasks, strict=True)
+            if isinstance(task, MinimalPairs)
         ]
 
     @cached_property
@@ -135,8 +156,7 @@ class Stages:
         fed = {"pack": pack.key, "vocabulary": vocabulary.key}
         pretrain = make("pretrain", self._pretraining, fed, seed)
         evaluate = make("evaluate", self._held_out, {"pretrain": pretrain.key, **fed})
-        finetune = [
-            make("finetune", tuning, {"pretrain": pretrain.key, "vocabulary": vocabulary.key, "task": task.key}, seed)
-            for task, tuning in self._tunings
-        ]
-        return [*self.data, pretrain, evaluate, *self.tasks, *finetune]
+        fed = {"pretrain": pretrain.key, "vocabulary": vocabulary.key}
+        pairs = [make("minimal-pairs", test, {**fed, "task": task.key}) for task, test in self._pair_tests]
+        finetune = [make("finetune", tuning, {**fed, "task": task.key}, seed) for task, tuning in self._tunings]
+        return [*self.data, pretrain, evaluate, *self.tasks, *pairs, *finetune]

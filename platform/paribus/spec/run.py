@@ -22,18 +22,37 @@ class HeldOut(Spec):
     """Share of the tokens, and in the measures across tokenizers of the words, that is masked."""
 
 
+PairScore = Literal["original", "within-word-l2r", "within-word-mlm"]
+
+
+class PairScoring(Spec):
+    """How the sentences of minimal pairs are scored, zero-shot, in fp32: by pseudo-log-likelihood, summed.
+
+    Salazar et al. 2020, arXiv:1910.14659. After replaced-token detection it is the sum of log P(original), whatever
+    `score` says.
+    """
+
+    score: PairScore = "within-word-l2r"
+    """What is masked beside the piece that is asked about: nothing (`original`, as BLiMP's published scores have it),
+    the later pieces of its word, or all of them: Kauf and Ivanova 2023, arXiv:2305.10588."""
+    per_paradigm: int | None = Field(None, ge=1)
+    """Pairs a paradigm, the same for every run; null takes all."""
+
+
 class Evaluation(Spec):
     """What is measured after pretraining."""
 
     held_out: HeldOut = HeldOut()
+    minimal_pairs: PairScoring = PairScoring()
     tasks: tuple[Task, ...] = ()
 
     @model_validator(mode="after")
     def _there_is_something_to_train_on(self) -> "Evaluation":
         for task in self.tasks:
-            for split in ("train", "dev"):
+            for split in ("train", "dev") if task.trains else ("dev",):
                 if isinstance(task.data, Folder) and getattr(task.data, split) is None:
-                    raise ValueError(f"tasks: {task.name} has no {split} items (data.{split}) to be fine-tuned with")
+                    use = "be fine-tuned with" if task.trains else "be scored"
+                    raise ValueError(f"tasks: {task.name} has no {split} items (data.{split}) to {use}")
         return self
 
 

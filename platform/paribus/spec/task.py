@@ -16,9 +16,9 @@ class Built(TaskData):
     """Made from the run's own corpus by a builder: train items of its train documents, dev items of its test ones."""
 
     kind: Literal["built"] = "built"
-    builder: Literal["acceptability", "order", "cloze", "truecasing"]
-    train: int = Field(ge=8)
-    """Items to draw for training (and `select`)."""
+    builder: Literal["acceptability", "minimal-pairs", "order", "cloze", "truecasing"]
+    train: int | None = Field(None, ge=8)
+    """Items to draw for training (and `select`); none for minimal pairs."""
     dev: int = Field(ge=8)
     """Items to draw for reporting."""
 
@@ -212,6 +212,7 @@ Metric = Literal[
     "em",
     "span-f1",
     "entity-f1",
+    "phenomenon-accuracy",
 ]
 
 
@@ -220,6 +221,8 @@ class Task(Slot):
 
     accepts: ClassVar[tuple[Metric, ...]]
     """The metrics of the kind; paribus.evaluate.metrics computes them."""
+    trains: ClassVar[bool] = True
+    """Whether there are items to train on."""
     own: ClassVar[Format | None] = None
     """The format of files of which nothing else is said."""
     fields: ClassVar[tuple[str, ...]] = ()
@@ -241,6 +244,15 @@ class Task(Slot):
             if metric not in self.accepts:
                 accepted = ", ".join(self.accepts)
                 raise ValueError(f"metrics: {metric!r} is not for kind {self.kind!r}; accepted: {accepted}")
+        return self
+
+    @model_validator(mode="after")
+    def _trains_or_does_not(self) -> "Task":
+        train = getattr(self.data, "train", None)
+        if train is not None and not self.trains:
+            raise ValueError(f"data.train: found {train!r}, but nothing is trained in kind {self.kind!r}")
+        if train is None and self.trains and isinstance(self.data, Built):
+            raise ValueError(f"data.train: missing; say how many items to train on for kind {self.kind!r}")
         return self
 
     @model_validator(mode="after")
@@ -330,11 +342,17 @@ class MultipleChoice(Task):
 
 
 class MinimalPairs(Task):
-    """The more acceptable of two sentences; nothing is trained. Its own format is BLiMP's JSON lines."""
+    """The more acceptable of two sentences; nothing is trained. Its own format is BLiMP's JSON lines.
 
-    accepts = ("accuracy",)
+    accuracy: the mean over paradigms; phenomenon-accuracy: over phenomena. Both are measured.
+    """
+
+    accepts = ("accuracy", "phenomenon-accuracy")
+    trains = False
     own = Blimp()
     kind: Literal["minimal-pair"] = "minimal-pair"
+    metrics: tuple[Metric, ...] = Field(("accuracy", "phenomenon-accuracy"), min_length=1)
+    """The first is the one that tables show."""
 
 
 class FineTuning(Spec):

@@ -9,7 +9,7 @@ import polars as pl
 
 from paribus.plan.choice import best_rate
 from paribus.plan.plan import Plan
-from paribus.plan.stages import Stage, TaskTuning
+from paribus.plan.stages import PairTest, Stage, TaskTuning
 from paribus.spec.task import Task
 from paribus.store.store import Store
 
@@ -34,8 +34,8 @@ def frame(plan: Plan, store: Store) -> pl.DataFrame:
     """Everything measured for `plan`, a row a measurement, with the columns of SCHEMA.
 
     `stage` is the stage's kind, `run` and `key` are content keys, `n` is the number of items measured. `task` is 'mlm'
-    for the held-out loss ('generator' and 'rtd' after replaced-token detection), the task's name for its baseline and
-    fine-tunings, else null. Losses are in nats, scores of
+    for the held-out loss ('generator' and 'rtd' after replaced-token detection), the task's name for its baseline,
+    fine-tunings and minimal pairs, else null. Losses are in nats, scores of
     tasks are fractions. A stage that several runs share appears in each.
     """
     finished = store.keys()
@@ -78,8 +78,8 @@ def _recipe(stage: Stage) -> tuple[str | None, float | None, int | None]:
     """task, lr and restart of a stage."""
     if isinstance(stage.spec, TaskTuning):
         return stage.spec.task.name, stage.spec.lr, stage.spec.restart
-    if isinstance(stage.spec, Task):
-        return stage.spec.name, None, None
+    if isinstance(stage.spec, Task | PairTest):
+        return (stage.spec.task if isinstance(stage.spec, PairTest) else stage.spec).name, None, None
     return "mlm" if stage.kind == "evaluate" else None, None, None
 
 

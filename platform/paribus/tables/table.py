@@ -18,6 +18,7 @@ from paribus.spec.load import suggest
 from paribus.spec.objective import Rtd
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
+from paribus.spec.task import MinimalPairs
 from paribus.store.store import Store
 from paribus.tables.frame import chosen, frame, states
 from paribus.tables.stats import Difference, aggregate, paired
@@ -235,10 +236,10 @@ class _Layout:
             for column in (*HELD_OUT, *DETECTION, *WHOLE_WORDS)
         }
         scores = chosen(self.plan, self.measured)
+        pairs = self.measured.filter(pl.col("stage") == "minimal-pairs")
         for task in self.tasks:
-            frames[f"{task.name}.{task.metrics[0]}"] = scores.filter(pl.col("task") == task.name).with_columns(
-                pl.col("value") * 100
-            )
+            mine = pairs.filter(metric=task.metrics[0]) if isinstance(task, MinimalPairs) else scores
+            frames[f"{task.name}.{task.metrics[0]}"] = mine.filter(task=task.name).with_columns(pl.col("value") * 100)
         found: dict[str, dict[str, dict[int, float]]] = {}
         for key, rows in frames.items():
             arms = found.setdefault(key, {})
@@ -317,6 +318,9 @@ class _Layout:
             unigram["words.bits_per_byte"] = Cell(bits, stage=stage)
         majority = {"rtd.auc": Cell(50.0)}
         for task in self.tasks:
+            if isinstance(task, MinimalPairs):  # by chance; a constant score would tie
+                majority[f"{task.name}.{task.metrics[0]}"] = Cell(50.0)
+                continue
             value, stage = measured.get((task.name, f"majority.{task.metrics[0]}", "dev"), (None, None))
             if value is not None:
                 majority[f"{task.name}.{task.metrics[0]}"] = Cell(100 * value, stage=stage)
@@ -371,10 +375,9 @@ class _Layout:
             )
         if lost := self._lost_tunings():
             notes.append(lost)
-        if self.tasks:
-            recipes = {arm.label: _recipe(arm) for arm in plan.arms}
-            same = len(set(recipes.values())) == 1
-            told = recipes[plan.baseline.label] if same else "; ".join(f"{arm}: {r}" for arm, r in recipes.items())
+        notes += [self._pairs(task) for task in self.tasks if isinstance(task, MinimalPairs)]
+        if any(task.trains for task in self.tasks):
+            told = _by_arm({arm.label: _recipe(arm) for arm in plan.arms})
             notes.append(
                 "Task scores are x 100. Of its learning rates each run takes the one with the best mean on items held "
                 f"out of train; the score is the mean over restarts on dev. {told[0].upper()}{told[1:]}."
@@ -385,6 +388,20 @@ class _Layout:
                 f"{self.paper.protocol}"
             )
         return notes
+
+    def _pairs(self, task: MinimalPairs) -> str:
+        """How a task of minimal pairs is scored, and what to doubt about it."""
+        rows = self.measured.filter(stage="minimal-pairs", task=task.name)
+        medians = rows.group_by("arm", "metric", maintain_order=True).agg(pl.col("value").median())
+        ties = [f"{arm} {100 * value:.2f} %" for arm, _, value in medians.filter(metric="ties").iter_rows() if value]
+        out = [f"{arm} {value:.0f}" for arm, _, value in medians.filter(metric="too_long").iter_rows() if value]
+        return (
+            f"{task.name} x 100: the share of pairs of which the acceptable sentence scores higher, nothing trained "
+            f"({_by_arm({arm.label: _scoring(arm) for arm in self.plan.arms})}), mean over "
+            f"{'phenomena' if task.metrics[0] == 'phenomenon-accuracy' else 'paradigms'}. Chance is 50; a tie is wrong"
+            + (f" (median over seeds: {', '.join(ties)})." if ties else ".")
+            + (f" Pairs left out, longer than a row of pretraining: {', '.join(out)}." if out else "")
+        )
 
     def _lost_tunings(self) -> str:
         """How many fine-tunings diverged, by arm and task."""
@@ -513,6 +530,19 @@ class _Layout:
                 for run in self.plan.runs
             ],
         }
+
+
+def _by_arm(told: Mapping[str, str]) -> str:
+    """What is said of each arm; once where it is the same of all."""
+    same = len(set(told.values())) == 1
+    return next(iter(told.values())) if same else "; ".join(f"{arm}: {each}" for arm, each in told.items())
+
+
+def _scoring(arm: Arm) -> str:
+    """An arm's score of a sentence in words."""
+    if isinstance(arm.run.objective, Rtd):
+        return "sum of log P(original)"
+    return f"summed pseudo-log-likelihood, {arm.run.evaluation.minimal_pairs.score}"
 
 
 def _recipe(arm: Arm) -> str:

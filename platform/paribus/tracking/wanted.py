@@ -21,12 +21,12 @@ import yaml
 from paribus.plan.arms import Arm
 from paribus.plan.choice import best_rate
 from paribus.plan.plan import Plan, PlannedRun, flatten
-from paribus.plan.stages import Stage, TaskTuning
+from paribus.plan.stages import PairTest, Stage, TaskTuning
 from paribus.spec.base import Spec, canonical, digest
 from paribus.spec.task import Task
 from paribus.store.store import Store
 
-OWN = ("pretrain", "evaluate", "finetune")
+OWN = ("pretrain", "evaluate", "minimal-pairs", "finetune")
 """The kinds of stage that belong to one run; the others are shared and appear as tags."""
 
 
@@ -288,7 +288,7 @@ class StageEntry:
         self._tags = run_tags | {"paribus.kind": stage.kind, "paribus.stage": stage.key}
         if task := _task_name(stage):
             self._tags["paribus.task"] = task
-        self.name = stage.kind
+        self.name = task or stage.kind
         if isinstance(stage.spec, TaskTuning):
             self.name = f"{stage.spec.task.name} lr={stage.spec.lr:g} #{stage.spec.restart}"
         self.id = digest(f"{parent}|{stage.key}|{self.name}")
@@ -364,8 +364,8 @@ def _means(restarts: Sequence[StageEntry]) -> dict[str, Point]:
 
 
 def _task_name(stage: Stage) -> str | None:
-    """What tables call the task of a `task` or `finetune` stage."""
-    spec = stage.spec.task if isinstance(stage.spec, TaskTuning) else stage.spec
+    """What tables call the task of a stage that has one."""
+    spec = stage.spec.task if isinstance(stage.spec, TaskTuning | PairTest) else stage.spec
     return spec.name if isinstance(spec, Task) else None
 
 
