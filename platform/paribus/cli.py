@@ -88,7 +88,7 @@ def _plan(project: "Project", name: str, scale: str, seeds: int | None, sets: It
 @app.command("list")
 def list_(
     what: Annotated[
-        str, typer.Argument(help="experiments, factors, bases, scales, tasks, tables or stages.")
+        str, typer.Argument(help="experiments, factors, bases, scales, protocols, tasks, tables or stages.")
     ] = "experiments",
     as_json: Json = False,
 ) -> None:
@@ -135,6 +135,8 @@ def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
             return [{"base": n, "source": project.bases.get(n).source.strip()} for n in project.bases]
         case "scales":
             return [{"scale": n, "note": project.scales.get(n).note.strip()} for n in project.scales]
+        case "protocols":
+            return [{"protocol": n, "source": project.protocols.get(n).source.strip()} for n in project.protocols]
         case "tasks":
             return [
                 {"task": n, "kind": t.kind, "metrics": ", ".join(t.metrics), "source": t.source}
@@ -149,13 +151,13 @@ def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
             ]
     from paribus.spec.load import suggest
 
-    kinds = ("experiments", "factors", "bases", "scales", "tasks", "tables", "stages")
+    kinds = ("experiments", "factors", "bases", "scales", "protocols", "tasks", "tables", "stages")
     raise ParibusError(f"list {what}: no such kind" + suggest(what, kinds))
 
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(help="An experiment, factor, base, scale, task or table.")],
+    name: Annotated[str, typer.Argument(help="An experiment, factor, base, scale, protocol, task or table.")],
     scale: Scale = "tiny",
 ) -> None:
     """One file, resolved, with its source.  Example: paribus show masking --scale base"""
@@ -169,6 +171,7 @@ def show(
         "factor": project.factors,
         "base": project.bases,
         "scale": project.scales,
+        "protocol": project.protocols,
         "task": project.tasks,
         "table": project.tables,
     }

@@ -14,9 +14,9 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
@@ -27,6 +27,9 @@ from paribus.spec.load import build
 from paribus.spec.run import HeldOut, Run, Runtime
 from paribus.spec.task import Built, Hub, Task
 from paribus.store.store import Store, Work
+
+if TYPE_CHECKING:
+    from paribus.data.vocabulary import Vocabulary
 
 DATA_KINDS = ("corpus", "vocabulary", "pack", "task")
 POLL_SECONDS = 0.2
@@ -172,13 +175,23 @@ def _evaluate(context: Context, stage: Stage, work: Work) -> dict[str, object]:
 
 
 def _finetune(context: Context, stage: Stage, work: Work) -> dict[str, object]:
-    from paribus.data import vocabulary
     from paribus.evaluate.finetune import finetune
 
     assert isinstance(stage.spec, TaskTuning) and stage.seed is not None
-    words = vocabulary.load(context.input(stage, "vocabulary"))
-    pretrained, task = context.input(stage, "pretrain"), context.input(stage, "task")
-    return finetune(stage.spec, stage.seed, context.run.encoder, words, pretrained, task, work, context.runtime)
+    first = "start" if "start" in stage.inputs else "pretrain"
+    if context.store.record(stage.inputs[first])["outcome"] == "diverged":
+        return {"outcome": "diverged", "diverged_step": 0}  # there is nothing to start from
+    words = _vocabulary_in(context.input(stage, "vocabulary"))
+    start, task = context.input(stage, first), context.input(stage, "task")
+    return finetune(stage.spec, stage.seed, context.run.encoder, words, start, task, work, context.runtime)
+
+
+@lru_cache(maxsize=2)
+def _vocabulary_in(folder: Path) -> "Vocabulary":
+    """The vocabulary of a finished stage, which never changes; one object, by which tokenised tasks are remembered."""
+    from paribus.data import vocabulary
+
+    return vocabulary.load(folder)
 
 
 def _minimal_pairs(context: Context, stage: Stage, work: Work) -> dict[str, object]:

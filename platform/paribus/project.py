@@ -1,7 +1,7 @@
 """A project: a folder with paribus.toml, and the shipped files beside the user's own.
 
-A name (of an experiment, factor, base, scale, task or paper table) is looked up in both; two files of one name are an
-error, never a silent choice.
+A name (of an experiment, factor, base, scale, protocol, task or paper table) is looked up in both; two files of one
+name are an error, never a silent choice.
 """
 
 import hashlib
@@ -26,6 +26,7 @@ from paribus.errors import DataError, ParibusError, SpecError
 from paribus.spec.base import Slot, Spec
 from paribus.spec.data import Corpus, Jsonl, Parquet, TextFiles
 from paribus.spec.experiment import Base, Experiment, Factor, Scale
+from paribus.spec.finetuning import Protocol
 from paribus.spec.load import apply, build, load, suggest
 from paribus.spec.run import Run
 from paribus.spec.table import PaperTable
@@ -39,6 +40,7 @@ FOLDERS = {
     "experiment": "experiments",
     "base": "experiments/bases",
     "scale": "experiments/scales",
+    "protocol": "experiments/protocols",
     "factor": "ablations",
     "task": "tasks",
     "table": "dashboards/papers",
@@ -117,6 +119,10 @@ class Project:
     @cached_property
     def scales(self) -> Library[Scale]:
         return self._library("scale", Scale)
+
+    @cached_property
+    def protocols(self) -> Library[Protocol]:
+        return self._library("protocol", Protocol)
 
     @cached_property
     def factors(self) -> Library[Factor]:

@@ -1,17 +1,22 @@
 """Fine-tuning: every head can learn, seeds decide what they should, and what cannot be answered is a wrong answer."""
 
-import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from paribus.data.document import Document
 from paribus.data.formats import (
     Answer,
+    ChoiceItem,
     Item,
     PairItem,
     RegressionItem,
@@ -22,34 +27,42 @@ from paribus.data.formats import (
 )
 from paribus.data.vocabulary import Vocabulary
 from paribus.evaluate import finetune as module
-from paribus.evaluate.features import features
-from paribus.evaluate.finetune import Epochs, Tuned, finetune, predict
-from paribus.evaluate.metrics import METRICS
+from paribus.evaluate import predictions
+from paribus.evaluate.features import Feature, features
+from paribus.evaluate.finetune import Best, Epochs, Split, Tuned, best_span, finetune, predict
+from paribus.evaluate.held_out import load_encoder
+from paribus.evaluate.metrics import GROUPED, METRICS, Options, score
 from paribus.nn.build import build_encoder
 from paribus.nn.init import initialise
 from paribus.plan.stages import TaskTuning
 from paribus.spec import model as spec
+from paribus.spec.finetuning import Windows
 from paribus.spec.load import build
 from paribus.spec.run import Runtime
 from paribus.spec.task import Task
-from paribus.store.store import Work
+from paribus.store.store import Work, read_jsonl
 
 SIZE = 512
 LABELS = {"pair": ["no", "yes", "maybe"], "tagging": ["O", "A", "B"]}
-FINDS = {"sentence": "accuracy", "pair": "accuracy", "regression": "pearson", "span-qa": "em", "tagging": "accuracy"}
+FINDS = {
+    "sentence": "accuracy", "pair": "accuracy", "regression": "pearson", "span-qa": "em", "tagging": "accuracy",
+    "multiple-choice": "accuracy",
+}  # fmt: skip
 
 
-def task(kind: str) -> Task:
+def task(kind: str, **changes: object) -> Task:
     data = {"kind": "built", "builder": "order", "train": 8, "dev": 8}
-    given = {"name": kind, "source": "s", "data": data, "metrics": sorted(METRICS[kind]), "kind": kind}
+    metrics = sorted(METRICS[kind].keys() - GROUPED)
+    given = {"name": kind, "source": "s", "data": data, "metrics": metrics, "kind": kind, **changes}
     return build(Task, {**given, **({"labels": LABELS[kind]} if kind in LABELS else {})}, "task")
 
 
 def recipe(kind: str, **changes: object) -> TaskTuning:
     given = {
-        "optimizer": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.0}, "schedule": {"kind": "linear", "warmup": 0.1},
+        "optimizer": {"kind": "adamw", "lr": 3e-3, "weight_decay": 0.0}, "schedule": "linear", "warmup": 0.1,
         "restart": 0, "train_items": None, "epochs": 50, "batch_items": 8, "dropout": 0.0, "length": 32,
-        "layer_decay": 1.0, "precision": "fp32",
+        "layer_decay": 1.0, "precision": "fp32", "choose_on": "select", "keep": "last", "patience": None,
+        "pooling": "cls", "frozen": None,        "windows": {} if kind == "span-qa" else None, "leaves_encoder": False,
     }  # fmt: skip
     return build(TaskTuning, {"task": task(kind).model_dump(), **given, **changes}, "recipe")
 
@@ -75,7 +88,15 @@ def items(kind: str, documents: Sequence[Document], count: int = 32) -> list[Ite
             case "tagging":
                 labels = tuple(LABELS["tagging"][(number + k) % 3] for k in range(len(words)))
                 made.append(TaggingItem(str(number), words, labels))
+            case "multiple-choice":
+                label = number * 5 % 7 % 3
+                options = [" ".join(words[:3]), " ".join(words[3:5]), two]
+                made.append(ChoiceItem(str(number), one, "so", tuple(options), label))
     return made
+
+
+def split(kind: str, found: Sequence[Item], vocabulary: Vocabulary, length: int = 32) -> Split:
+    return Split(list(found), features(task(kind), found, vocabulary, length))
 
 
 @pytest.fixture(scope="session")
@@ -106,16 +127,19 @@ def tuned(
 ) -> Callable[..., dict[str, Any]]:
     """Fine-tunes on 32 items, which are `select` and `dev` too: what the record, the rows and the predictions say."""
 
-    def run(asked: TaskTuning, seed: int = 0) -> dict[str, Any]:
+    def run(asked: TaskTuning, seed: int = 0, **others: Sequence[Item]) -> dict[str, Any]:
         found = items(asked.task.kind, documents)
         for split in ("train", "select", "dev"):
-            write_items(tmp_path / f"{split}.jsonl", found)
+            write_items(tmp_path / f"{split}.jsonl", others.get(split, found))
+        module._split.cache_clear()  # a stage's folder never changes, this one does
         with begin("finetune", asked, seed) as work:
             said = finetune(asked, seed, small, vocabulary, pretrained, tmp_path, work, Runtime(device="cpu"))
-            path = work.out / "predictions.jsonl"
-            lines = path.read_text().splitlines() if path.exists() else []
+            path = work.out / predictions.FILE
             rows = {(row["metric"], row["split"]): row["value"] for row in work._rows}
-            return {**said, "rows": rows, "predictions": [json.loads(line) for line in lines]}
+            told = list(predictions.read(path)) if path.exists() else []
+            left = load_file(work.out / "encoder.safetensors") if asked.leaves_encoder else None
+            steps = [point["step"] for point in read_jsonl(work.scratch / "curve.jsonl")]
+            return {**said, "rows": rows, "predictions": told, "encoder": left, "steps": steps}
 
     return run
 
@@ -125,7 +149,8 @@ def test_every_head_learns_32_items_by_heart(tuned: Callable[..., dict[str, Any]
     found = tuned(recipe(kind))
     assert found["outcome"] == "done"
     assert found["rows"][FINDS[kind], "dev"] >= (0.98 if kind == "regression" else 1.0)
-    assert set(found["rows"]) == {(metric, split) for metric in METRICS[kind] for split in ("select", "dev")}
+    metrics = METRICS[kind].keys() - GROUPED
+    assert set(found["rows"]) == {(metric, split) for metric in metrics for split in ("select", "dev")}
     assert len(found["predictions"]) == 64
 
 
@@ -146,8 +171,8 @@ def test_the_seed_and_the_restart_decide_the_result_and_nothing_else_does(tuned:
 def test_order_head_and_dropout_follow_the_seed(
     small: spec.Encoder, vocabulary: Vocabulary, documents: list[Document]
 ) -> None:
-    asked = features(task("sentence"), items("sentence", documents), vocabulary, 32)
-    orders = [[f.item for batch in Epochs(asked, 8, 2, seed) for f in batch] for seed in (0, 0, 1)]
+    units, lengths = split("sentence", items("sentence", documents), vocabulary).units()
+    orders = [[f.item for batch in Epochs(units, lengths, 8, 2, seed) for f in batch] for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert orders[0][:32] != orders[0][32:] and sorted(orders[0][:32]) == sorted(orders[0][32:]) == list(range(32))
     heads = [
@@ -202,12 +227,14 @@ def test_predictions_do_not_depend_on_the_batches(
     monkeypatch: pytest.MonkeyPatch,
     kind: str,
 ) -> None:
-    tuned = Tuned(module.load_encoder(small, SIZE, pretrained), 32, recipe(kind), 10, 0, 0.5).eval()
-    asked = items(kind, documents)
-    whole = predict(tuned, asked, vocabulary)
-    monkeypatch.setattr(module, "BATCH_ROWS", 3)
-    parts = predict(tuned, asked, vocabulary)
-    assert parts == (pytest.approx(whole, abs=1e-4) if kind == "regression" else whole)
+    tuned = Tuned(load_encoder(small, SIZE, pretrained), 32, recipe(kind), 10, 0, 0.5).eval()
+    asked = split(kind, items(kind, documents), vocabulary)
+    whole = predict(tuned, asked)
+    monkeypatch.setattr(module, "PREDICT_TOKENS", 100)
+    parts = predict(tuned, asked)
+    for one, other in zip(whole, parts, strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=1e-4)
+        assert one.answer == (pytest.approx(other.answer, abs=1e-4) if kind == "regression" else other.answer)
 
 
 def test_an_input_may_be_as_long_as_the_positions_reach(
@@ -217,7 +244,8 @@ def test_an_input_may_be_as_long_as_the_positions_reach(
     made = build_encoder(encoder(position={"kind": "absolute", "max_length": 30}), SIZE)
     initialise(made, 0, 0.1)
     tuned = Tuned(made, 16, recipe("pair", length=30), 10, 0, 0.1).eval()
-    assert len(predict(tuned, items("pair", documents), vocabulary)) == 32
+    asked = split("pair", items("pair", documents), vocabulary, 30)
+    assert len(predict(tuned, asked)) == 32 and max(len(feature.ids) for feature in asked.features) == 30
 
 
 def test_words_that_were_cut_off_get_the_first_label(
@@ -229,19 +257,235 @@ def test_words_that_were_cut_off_get_the_first_label(
     with torch.no_grad():
         tuned.head.out.bias[1] = 1e3
     long = TaggingItem("0", tuple(["the"] * 40), tuple(["A"] * 40))
-    assert predict(tuned, [long], vocabulary) == [["A"] * 14 + ["O"] * 26]
+    (found,) = predict(tuned, split("tagging", [long], vocabulary, 16))
+    assert found.answer == ["A"] * 14 + ["O"] * 26
 
 
-def test_an_answer_is_one_stretch_of_the_passage_of_thirty_tokens_at_most(
-    small: spec.Encoder, vocabulary: Vocabulary
+# --- what chooses, and what is kept ----------------------------------------------------------------------------------
+
+
+def test_dev_is_read_once_and_after_everything_was_chosen(
+    tuned: Callable[..., dict[str, Any]], documents: list[Document], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = build_encoder(small, SIZE)
-    initialise(made, 0, 0.3)
-    passage = " ".join(f"the states of {number}" for number in range(30))
-    asked: list[Item] = [SpanItem(str(n), "the " * n, passage, (Answer("the", 0),)) for n in range(8)]
-    asked.append(SpanItem("empty", "the", "", (Answer("", 0),)))
-    for seed in range(3):
-        tuned = Tuned(made, 32, recipe("span-qa"), 10, seed, 1.0).eval()
-        answers = predict(tuned, asked, vocabulary)
-        assert answers[-1] == "" and all(answer and answer in passage for answer in answers[:-1])
-        assert all(len(vocabulary.encode(answer).ids) <= module.LONGEST_ANSWER for answer in answers)
+    asked = recipe("sentence", epochs=4, keep="best")
+    other = [replace(item, id=f"other {item.id}") for item in items("sentence", documents)[:7]]
+    predicted: list[int] = []
+
+    def counting(tuned: Tuned, split: Split) -> Any:
+        predicted.append(len(split.items))
+        return predict(tuned, split)
+
+    monkeypatch.setattr(module, "predict", counting)
+    found = tuned(asked, dev=other)
+    assert predicted == [32] * (4 + 1) + [7]
+    again = tuned(asked)
+    for row in [("accuracy", "select"), ("best_epoch", None)]:
+        assert found["rows"][row] == again["rows"][row], "another dev set chooses nothing else"
+    assert [row for row in found["predictions"] if row["split"] == "select"] == again["predictions"][:32]
+
+
+def test_choosing_on_dev_trains_on_what_select_held_out_too(tuned: Callable[..., dict[str, Any]]) -> None:
+    held_out, all_items = (tuned(recipe("sentence", epochs=2, choose_on=split)) for split in ("select", "dev"))
+    assert (held_out["steps"][-1], all_items["steps"][-1]) == (2 * 4, 2 * 8)
+    assert {row["split"] for row in all_items["predictions"]} == {"dev"}
+    assert {split for _, split in all_items["rows"]} == {"dev"}
+
+
+class Trainer:
+    global_step = 0
+    should_stop = False
+
+
+def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
+    trained = torch.nn.Linear(1, 1, bias=False)
+    scores = iter([0.1, 0.5, 0.5, 0.4, 0.9])
+    best, trainer = Best(10, 2, lambda: next(scores)), Trainer()
+    for step in range(1, 51):
+        trained.weight.data.fill_(step)
+        trainer.global_step = step
+        best.on_train_batch_end(trainer, trained)  # type: ignore[arg-type]
+        if trainer.should_stop:
+            break
+    assert (step, best.epoch, float(best.weights["weight"])) == (40, 2, 20.0)
+
+
+def test_patience_spares_epochs_and_the_best_epoch_is_told(tuned: Callable[..., dict[str, Any]]) -> None:
+    found = tuned(recipe("sentence", keep="best", patience=3))
+    best = found["rows"]["best_epoch", None]
+    assert found["steps"][-1] == (best + 3) * 4 < 50 * 4
+
+
+# --- heads -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_choices_is_over_the_options_of_each_item() -> None:
+    numbers, labels = [3, 1, 4], [2, 0, 1]
+    batch = [
+        Feature([1, 2], item, 0, labels[item], option) for item, count in enumerate(numbers) for option in range(count)
+    ]
+    out = torch.randn(8, 1)
+    slow = [
+        F.cross_entropy(part.T, torch.tensor([label])) for part, label in zip(out.split(numbers), labels, strict=True)
+    ]
+    assert module.task_loss(task("multiple-choice"), out, batch) == pytest.approx(float(torch.stack(slow).mean()))
+
+
+def test_the_loss_of_spans_is_the_mean_of_both_ends_over_tokens_but_padding() -> None:
+    batch = [
+        Feature([1, 9, 2, 9, 9, 2], 0, 3, (3, 4), spans=[(0, 1), (1, 2)], widest=[True, True]),
+        Feature([1, 9, 2, 9, 2], 1, 3, (0, 0), spans=[(0, 1)], widest=[True]),
+    ]
+    out = torch.randn(2, 8, 2)
+    slow = [
+        F.cross_entropy(out[row, : len(feature.ids), side][None], torch.tensor([feature.target[side]]))  # type: ignore[index]
+        for row, feature in enumerate(batch)
+        for side in (0, 1)
+    ]
+    assert module.task_loss(task("span-qa"), out, batch) == pytest.approx(float(torch.stack(slow).mean()))
+
+
+@given(st.data())
+def test_the_best_span_is_that_of_a_search_over_all(data: st.DataObject) -> None:
+    words, second = data.draw(st.integers(1, 12)), data.draw(st.integers(2, 5))
+    values = st.lists(st.integers(-9, 9), min_size=second + words + 1, max_size=second + words + 1)
+    scores = np.array([data.draw(values), data.draw(values)], dtype=np.float32).T
+    widest = data.draw(st.lists(st.booleans(), min_size=words, max_size=words))
+    asked = Windows(longest_answer=data.draw(st.integers(1, 4)), maximum_context=data.draw(st.booleans()))
+    spans = [(10 * word, 10 * word + 5) for word in range(words)]
+    feature = Feature([9] * len(scores), 0, second, (0, 0), spans=spans, widest=widest)
+    slow = [
+        (scores[second + start, 0] + scores[second + end, 1], spans[start][0], spans[end][1])
+        for start in range(words)
+        for end in range(start, min(words, start + asked.longest_answer))
+        if widest[start] or not asked.maximum_context
+    ]
+    value, null, first, last = best_span(scores, feature, asked)
+    assert null == scores[0].sum()
+    assert (value, first, last) in slow if slow else value == -np.inf
+    assert not slow or value == max(slow)[0]
+
+
+def test_few_candidates_are_the_best_of_all_tokens_as_in_the_reference_code() -> None:
+    scores = np.array([[9, 9], [8, 8], [5, 1], [1, 5]], dtype=np.float32)
+    feature = Feature([1, 7, 8, 9], 0, 2, (0, 0), spans=[(0, 1), (2, 3)], widest=[True, True])
+    assert best_span(scores, feature, Windows(candidates=3))[0] == 10.0
+    assert best_span(scores, feature, Windows(candidates=2))[0] == -np.inf, "[CLS] and a question take both places"
+
+
+def test_an_answer_is_withheld_by_a_threshold_chosen_where_everything_is(
+    tuned: Callable[..., dict[str, Any]], documents: list[Document], tmp_path: Path
+) -> None:
+    asked = recipe("span-qa", epochs=30, task=task("span-qa", unanswerable=True).model_dump())
+    mixed = [replace(item, answers=()) if n % 3 == 0 else item for n, item in enumerate(items("span-qa", documents))]
+    found = tuned(asked, dev=mixed)
+    threshold = found["rows"]["null_threshold", "select"]
+    for row in found["predictions"]:
+        answer, null = row["scores"]
+        assert (row["predicted"] == "") == (null - answer > threshold)
+    assert ("null_threshold", "dev") not in found["rows"]
+
+
+def test_iob1_labels_are_learnt_and_scored_as_bio(tuned: Callable[..., dict[str, Any]]) -> None:
+    labels = ["O", "B-X", "I-X"]
+    asked = recipe("tagging", epochs=1, task=task("tagging", metrics=["entity-f1"]).model_dump() | {"labels": labels})
+    iob1 = [TaggingItem(str(n), ("one", "two", "three", "four"), ("O", "I-X", "I-X", "B-X")) for n in range(8)]
+    found = tuned(asked, train=iob1, select=iob1, dev=iob1)
+    assert {tuple(row["gold"]) for row in found["predictions"]} == {("O", "B-X", "I-X", "B-X")}
+
+
+@pytest.mark.parametrize("layers", ["embeddings", "second-to-last", "last", "mix-all"])
+def test_a_frozen_encoder_stays_as_it_is_while_its_reader_learns(
+    tuned: Callable[..., dict[str, Any]], pretrained: Path, layers: str
+) -> None:
+    frozen = {"layers": layers, "lstm_width": 8 if layers == "last" else 0}
+    found = tuned(recipe("tagging", epochs=3, frozen=frozen, leaves_encoder=True))
+    before = load_file(pretrained / "encoder.safetensors")
+    assert all(torch.equal(before[name], found["encoder"][name]) for name in before)
+    assert found["outcome"] == "done" and found["rows"]["accuracy", "dev"] > 0
+
+
+def test_a_trained_encoder_is_left_for_others(tuned: Callable[..., dict[str, Any]], pretrained: Path) -> None:
+    found = tuned(recipe("sentence", epochs=1, leaves_encoder=True))["encoder"]
+    before = load_file(pretrained / "encoder.safetensors")
+    assert found.keys() == before.keys() and not torch.equal(before["tokens.weight"], found["tokens.weight"])
+
+
+# --- what it costs ---------------------------------------------------------------------------------------------------
+
+
+def test_batches_are_the_same_whatever_the_tokenizer() -> None:
+    lengths = [7 * n % 50 for n in range(200)]
+
+    def order(pieces: int) -> list[list[int]]:
+        units = [[Feature([9] * (pieces * length + 2), n, 0, 0)] for n, length in enumerate(lengths)]
+        return [[feature.item for feature in batch] for batch in Epochs(units, lengths, 8, 2, 0)]
+
+    assert order(1) == order(3)
+
+
+@given(st.integers(1, 300), st.integers(1, 9), st.integers(1, 3))
+def test_every_unit_comes_once_an_epoch_in_batches_of_the_size(count: int, size: int, epochs: int) -> None:
+    units = [[Feature([1], n, 0, 0, 0), Feature([1], n, 0, 0, 1)] for n in range(count)]
+    made = Epochs(units, [n * n % 17 for n in range(count)], size, epochs, 0)
+    batches = list(made)
+    assert len(batches) == made.steps == epochs * made.a_pass
+    for epoch in range(epochs):
+        mine = batches[epoch * made.a_pass : (epoch + 1) * made.a_pass]
+        assert sorted(len(batch) for batch in mine)[1:] == [2 * size] * (made.a_pass - 1)
+        assert sorted(feature.item for batch in mine for feature in batch) == sorted([*range(count)] * 2)
+
+
+def test_batches_of_like_length_spare_padding() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 60, 2000).tolist()
+    units = [[Feature([9] * length, n, 0, 0)] for n, length in enumerate(lengths)]
+    padded = sum(len(batch) * max(len(f.ids) for f in batch) for batch in Epochs(units, lengths, 16, 1, 0))
+    assert sum(lengths) / padded > 0.9
+    shuffled = rng.permutation(lengths).reshape(-1, 16)
+    assert sum(lengths) / (shuffled.max(1).sum() * 16) < 0.6
+
+
+def test_a_task_is_tokenised_once_for_all_its_points_and_restarts(
+    tuned: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def counting(*arguments: Any) -> Any:
+        calls.append(1)
+        return features(*arguments)
+
+    monkeypatch.setattr(module, "features", counting)
+    tuned(recipe("sentence", epochs=1))
+    monkeypatch.setattr(module._split, "cache_clear", lambda: None, raising=False)
+    first = len(calls)
+    tuned(recipe("sentence", epochs=1, restart=1))
+    tuned(recipe("sentence", epochs=1, batch_items=16))
+    assert first == len(calls) == 3
+
+
+# --- predictions -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pair", "regression", "span-qa", "tagging", "multiple-choice"])
+def test_scores_follow_from_the_predictions_that_are_kept(tuned: Callable[..., dict[str, Any]], kind: str) -> None:
+    found = tuned(recipe(kind, epochs=2))
+    for metric, split in found["rows"]:
+        rows = [row for row in found["predictions"] if row["split"] == split]
+        again = score(task(kind), metric, [row["gold"] for row in rows], [row["predicted"] for row in rows])
+        assert again == found["rows"][metric, split]
+    assert [row["id"] for row in found["predictions"]] == [str(n) for n in range(32)] * 2
+
+
+def test_grouped_options_are_scored_from_what_is_kept_too(
+    tuned: Callable[..., dict[str, Any]], documents: list[Document]
+) -> None:
+    metrics = ["f1a", "group-em", "record-f1", "record-em"]
+    asked = recipe("pair", epochs=1, task=task("pair", metrics=["accuracy"]).model_dump() | {"metrics": metrics})
+    made = [replace(item, group=str(n // 4), option=f"the {n}") for n, item in enumerate(items("pair", documents))]
+    found = tuned(asked, dev=made, select=made)
+    rows = [row for row in found["predictions"] if row["split"] == "dev"]
+    likely = [row["scores"][-1] - np.logaddexp.reduce(row["scores"]) for row in rows]
+    of = Options([row["group"] for row in rows], [row["option"] for row in rows], likely)
+    gold, predicted = [row["gold"] for row in rows], [row["predicted"] for row in rows]
+    for metric in metrics:
+        assert found["rows"][metric, "dev"] == score(asked.task, metric, gold, predicted, of)  # type: ignore[arg-type]

@@ -97,3 +97,18 @@ def test_a_post_norm_encoder_ends_normalised_and_a_pre_norm_one_too(encoder: Mak
     for norm in ("post", "pre"):
         hidden = built(encoder(norm=norm))(torch.randint(5, 50, (2, 8)))
         assert close(hidden.mean(-1), torch.zeros(2, 8)) and close(hidden.var(-1, correction=0), torch.ones(2, 8))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_the_layers_of_an_encoder_are_those_of_its_shallower_ones(
+    encoder: Callable[..., spec.Encoder], norm: str
+) -> None:
+    tokens = torch.arange(5, 17).view(2, 6)
+    deep = build_encoder(encoder(layers=3, norm=norm), 32).eval()
+    initialise(deep, 0, 0.2)
+    found = deep.states(tokens).layers
+    assert len(found) == 4 and torch.equal(found[-1], deep(tokens))
+    shallow = build_encoder(encoder(layers=2, norm=norm), 32).eval()
+    shallow.load_state_dict(deep.state_dict(), strict=False)
+    last = shallow.states(tokens).layers[-1]
+    assert torch.allclose(shallow.last_norm(found[2]), last, atol=1e-6)

@@ -1,5 +1,6 @@
 """base x scale x factors to arms."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -141,3 +142,42 @@ def test_a_mistake_in_an_experiment_names_file_and_key(project: Open, experiment
 def test_an_override_of_what_a_factor_varies_is_refused(project: Open) -> None:
     with pytest.raises(SpecError, match="cannot set encoder.position.max_length: the factor place varies"):
         arms(project(), "two", "debug", {"encoder.position.max_length": 64})
+
+
+PROTOCOL = "{source: a paper, finetuning: {learning_rates: [7e-5], length: 16, seeds: 3}}"
+
+
+def test_a_protocol_replaces_the_recipe_of_base_and_scale_and_the_experiment_may_set_more(
+    project: Callable[..., Project],
+) -> None:
+    files = {
+        "experiments/protocols/mine.yaml": PROTOCOL,
+        "experiments/one.yaml": "{question: q, expect: e, base: bert, factors: [rate], tasks: [order], protocol: mine,"
+        " set: {finetuning.seeds: 2}}",
+    }
+    recipe = arms(project(files), "one", "debug")[0].run.finetuning
+    assert (recipe.learning_rates, recipe.length, recipe.seeds) == ((7e-5,), 16, 2)
+    assert (recipe.epochs, recipe.train_items) == ((3,), None), "not the scale's"
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"one": "protocol: yours"}, "one.yaml: protocol: no protocol is called 'yours'"),
+        (
+            {"protocols/mine": "{source: s, finetuning: {epoch: 3}}", "one": "protocol: mine"},
+            "mine.yaml: finetuning: epoch: no such key (did you mean epochs?)",
+        ),
+        (
+            {"one": "average: glue-bert"},
+            "one.yaml: average: 'glue-bert' needs cola.mcc, which no task of `tasks` measures",
+        ),
+    ],
+)
+def test_a_protocol_or_an_average_that_cannot_be_is_refused(
+    project: Callable[..., Project], files: dict[str, str], message: str
+) -> None:
+    one = "{question: q, expect: e, base: bert, factors: [rate], tasks: [order], " + files.pop("one") + "}"
+    made = {f"experiments/{name}.yaml": text for name, text in files.items()}
+    with pytest.raises(SpecError, match=re.escape(message)):
+        arms(project({**made, "experiments/one.yaml": one}), "one", "debug")

@@ -1,12 +1,14 @@
 """A run to its stages: what is new when something changes, and what is shared."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from paribus.errors import SpecError
 from paribus.plan.arms import arms
-from paribus.plan.stages import Stage, Stages, make
+from paribus.plan.stages import Stage, Stages, TaskTuning, make
 from paribus.project import Project
 from paribus.spec.data import FullSentences
 from paribus.spec.load import apply, build
@@ -84,6 +86,79 @@ def test_there_is_a_finetuning_a_task_a_rate_and_a_restart(run: Run) -> None:
     many = changed(run, {"finetuning.learning_rates": [1e-3, 2e-3, 3e-3], "finetuning.seeds": 2})
     assert sum(stage.kind == "finetune" for stage in Stages(many).at(0)) == 2 * 3 * 2
     assert keys(Stages(run).at(0)) < keys(Stages(many).at(0))
+
+
+def test_a_grid_has_a_finetuning_a_point_and_chooses_nothing_by_itself(run: Run) -> None:
+    grid = {"finetuning.batch_items": [16, 32], "finetuning.epochs": [1, 2], "finetuning.dropout": [0.0, 0.1]}
+    many = Stages(changed(run, grid)).at(0)
+    points = [stage.spec.point for stage in many if isinstance(stage.spec, TaskTuning)]
+    assert len(points) == 2 * 8 and len(set(points)) == 8
+    assert keys(Stages(run).at(0)) < keys(many), "the point that was there before is the same work"
+
+
+@pytest.mark.parametrize("field", ["choose_on", "keep", "patience", "schedule", "pooling", "frozen", "length"])
+def test_every_choice_of_a_recipe_is_part_of_a_finetunings_key(run: Run, field: str) -> None:
+    values = {"choose_on": "dev", "keep": "best", "patience": 2, "schedule": "cosine", "pooling": "mean"}
+    values |= {"frozen": {"layers": "last"}, "length": 31}
+    more = {"finetuning.keep": "best"} if field == "patience" else {}
+    before, after = changed(run, more), changed(run, {**more, f"finetuning.{field}": values[field]})
+    new = [stage for stage in Stages(after).at(0) if stage.key not in keys(Stages(before).at(0))]
+    assert [stage.kind for stage in new] == ["finetune", "finetune"]
+
+
+def test_windows_are_read_by_span_questions_alone_and_exceptions_by_their_kind(run: Run) -> None:
+    for patch in ({"finetuning.windows.stride": 7}, {"finetuning.kinds": {"span-qa": {"epochs": 7}}}):
+        new = [stage for stage in Stages(changed(run, patch)).at(0) if stage.key not in keys(Stages(run).at(0))]
+        assert [stage.spec.task.name for stage in new] == ["cloze"]
+
+
+def test_a_task_starts_from_another_ones_finetuning_of_the_same_restart(run: Run) -> None:
+    patch = {"finetuning.start_from": {"order": "cloze", "elsewhere": "order"}, "finetuning.seeds": 2}
+    stages = Stages(changed(run, patch)).at(0)
+    tuned = {(s.spec.task.name, s.spec.restart): s for s in stages if isinstance(s.spec, TaskTuning)}
+    for restart in (0, 1):
+        first, then = tuned["cloze", restart], tuned["order", restart]
+        assert then.inputs["start"] == first.key and "start" not in first.inputs
+        assert first.spec.leaves_encoder and not then.spec.leaves_encoder
+        assert stages.index(first) < stages.index(then)
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        (
+            {"finetuning.start_from": {"order": "mnli-m"}},
+            "finetuning.start_from.order: 'mnli-m' must be another task of the experiment, found cloze",
+        ),
+        (
+            {"finetuning.start_from": {"order": "cloze", "cloze": "order"}},
+            "itself starts from",
+        ),
+        (
+            {"finetuning.start_from": {"order": "cloze"}, "finetuning.epochs": [2, 3]},
+            "finetuning.start_from.order: 'cloze' needs a grid of one point to start from, found 2",
+        ),
+        (
+            {"finetuning.start_from": {"order": "cloze"}, "finetuning.kinds": {"pair": {"seeds": 3}}},
+            "finetuning.start_from.order: 'cloze' needs as many seeds, found 1",
+        ),
+        (
+            {"finetuning.start_from": {"order": "cloze"}, "finetuning.frozen": {"layers": "last"}},
+            "finetuning.start_from.order: 'cloze' does not train its encoder (frozen), so",
+        ),
+        (
+            {"finetuning.frozen": {"layers": "concat-last-four"}},
+            "finetuning.frozen.layers: 'concat-last-four' needs encoder.layers to be at least 4, found 2",
+        ),
+        (
+            {"finetuning.kinds": {"span-qa": {"length": 384}}},
+            "finetuning.length must be at most encoder.position.max_length, found 384 and 32",
+        ),
+    ],
+)
+def test_a_recipe_that_does_not_fit_the_run_is_refused(run: Run, patch: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
+        changed(run, patch)
 
 
 def test_inputs_come_first_and_keys_are_distinct(run: Run) -> None:

@@ -132,7 +132,7 @@ def _measure(run: PlannedRun, stage: Stage) -> Rows:
             rows = [("accuracy", "dev", 0.1), ("phenomenon-accuracy", "dev", 0.6 + gain), ("ties", "dev", ties)]
             return [*rows, ("accuracy.swap", "dev", 0.2), ("too_long", "dev", 3.0)]
         case "finetune":
-            worse = 0.0 if stage.spec.lr == 1e-3 else 0.2
+            worse = 0.0 if stage.spec.point.lr == 1e-3 else 0.2
             score = 0.5 + gain - worse + (0.04 if stage.spec.restart else -0.04)
             rows = [(metric, split, score) for metric in stage.spec.task.metrics for split in ("select", "dev")]
             return [(metric, split, value + (0.1 if split == "dev" else 0.0)) for metric, split, value in rows]

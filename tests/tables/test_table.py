@@ -259,7 +259,7 @@ def test_two_settings_that_end_alike_are_called_by_their_paths(project: Project,
     changed = run.model_copy(
         update={
             "encoder": run.encoder.model_copy(update={"dropout": 0.2}),
-            "finetuning": run.finetuning.model_copy(update={"dropout": 0.3}),
+            "finetuning": run.finetuning.model_copy(update={"dropout": (0.3,)}),
         }
     )
     table = experiment_table(replace(planned, arms=[same, replace(other, run=changed)]), store)

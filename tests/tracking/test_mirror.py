@@ -84,7 +84,7 @@ def finish(store: Store, stage: Stage, scale: float = 1.0, outcome: str = "done"
     elif isinstance(stage.spec, TaskTuning):
         for split in ("select", "dev"):
             for metric in stage.spec.task.metrics:
-                work.row(metric, SCORES[stage.spec.lr] + stage.spec.restart / 8, split=split, n=100)
+                work.row(metric, SCORES[stage.spec.point.lr] + stage.spec.restart / 8, split=split, n=100)
     else:
         for split in ("test", "validation"):
             work.row("loss", 5.25, split=split, n=100)
@@ -113,7 +113,8 @@ def test_an_experiment_is_mirrored_as_arms_runs_and_stages(store: Store, databas
     assert sync(wanted, store, uri).created == 2 + 4 + 4 * 4
     found = by_name(uri, wanted)
     assert {run["status"] for run in found.values()} == {"FINISHED"}
-    stages = {"pretrain", "evaluate", "acceptability lr=0.001 #0", "truecasing lr=0.001 #0"}
+    at = "lr=0.001 batch=32 epochs=1 #0"
+    stages = {"pretrain", "evaluate", f"acceptability {at}", f"truecasing {at}"}
     assert {name.split(" < ")[0] for name in found if name.endswith("< dynamic seed 1")} == stages
 
     arm, run, pretrain = found["dynamic"], found["dynamic seed 1 < dynamic"], found["pretrain < dynamic seed 1"]
@@ -365,6 +366,7 @@ def test_a_run_shows_the_learning_rate_that_select_chooses(store: Store) -> None
     finish(store, last)
     entry = next(entry for entry in Wanted(wanted, store).entries() if entry.name == "static seed 0")
     assert entry.read().tags["paribus.lr.truecasing"] == "0.003"
+    assert entry.read().tags["paribus.batch_items.truecasing"] == "32"
     assert [point.value for point in entry.read().points if point.key == "dev/truecasing/f1"] == [0.5 + 1 / 16]
 
 

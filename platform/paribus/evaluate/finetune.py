@@ -1,43 +1,52 @@
 """Fine-tuning: a fresh head on a pretrained encoder, trained on a task, scored on `select` and `dev`.
 
-    stage folder: predictions.jsonl (split, id, gold, predicted), curve.jsonl
+    stage folder: predictions.parquet, curve.jsonl; encoder.safetensors where another task starts from it
 
-One stage is one (task, learning rate, restart). Which rate is reported is decided from the `select` rows when a table
-is made; `dev` rows play no part in it.
+One stage is one (task, point of its grid, restart). Points, epochs and thresholds are chosen on one split, which
+`choose_on` names; `dev` is predicted once, when all of that is over, unless it is that split.
 """
 
-import json
 import math
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from paribus.data.formats import Item, SpanItem, read_items
+from paribus.data.formats import ChoiceItem, Item, SpanItem, TaggingItem, read_items
 from paribus.data.vocabulary import PAD, Vocabulary
+from paribus.evaluate import predictions
 from paribus.evaluate.features import IGNORED, Feature, features
-from paribus.evaluate.held_out import BATCH_ROWS, load_encoder
-from paribus.evaluate.metrics import score
+from paribus.evaluate.metrics import best_null_threshold, bio, options, score
+from paribus.evaluate.predictions import Prediction
+from paribus.nn.build import build_encoder
 from paribus.nn.encoder import Encoder
-from paribus.nn.heads import PooledHead, TokenHead
+from paribus.nn.heads import LayerReader, PooledHead, TokenHead
 from paribus.nn.init import initialise
 from paribus.plan.stages import TaskTuning
 from paribus.seeds import seed_for
 from paribus.spec import model as spec
+from paribus.spec.finetuning import Windows
+from paribus.spec.optim import Cosine, Linear
 from paribus.spec.run import Runtime
-from paribus.spec.task import Pair, Regression, Sentence, SpanQa, Tagging, Task
+from paribus.spec.task import Metric, MultipleChoice, Pair, Regression, Sentence, SpanQa, Tagging, Task
 from paribus.store.store import Work
 from paribus.train.fit import device, fit
 from paribus.train.module import Trained
 from paribus.train.watch import Diverged, Watch
 
-LONGEST_ANSWER = 30  # tokens; Devlin et al. 2019, reference code
-CONSIDERED = 20  # starts and ends that are combined
+POOL = 16  # batches whose items are sorted by length among themselves
+PREDICT_TOKENS = 16384  # through the network at once, padding counted
+SCHEDULES = {"linear": Linear, "cosine": Cosine}
 
 
 class Tuned(Trained):
@@ -45,21 +54,41 @@ class Tuned(Trained):
 
     def __init__(self, encoder: Encoder, width: int, asked: TaskTuning, steps: int, seed: int, std: float) -> None:
         restart = seed_for(seed, "restart", asked.restart)
-        super().__init__(asked.optimizer, asked.schedule, steps, restart, "finetune")
-        self.task, self.length = asked.task, asked.length
+        share = asked.warmup if asked.warmup < 1 else min(asked.warmup / steps, 0.5)
+        super().__init__(asked.optimizer, SCHEDULES[asked.schedule](warmup=share), steps, restart, "finetune")
+        self.task, self.length, self.windows = asked.task, asked.length, asked.windows or Windows()
         self.layer_decay = asked.layer_decay
         self.encoder = encoder
-        self.head = make_head(asked.task, width, asked.dropout)
+        self.reader = None
+        if asked.frozen is not None:
+            encoder.requires_grad_(False)
+            self.reader = LayerReader(asked.frozen.layers, len(encoder.blocks), width, asked.frozen.lstm_width)
+            initialise(self.reader, self._seed, std, "reader")
+            width = self.reader.width
+        self.head = make_head(asked.task, width, asked)
         initialise(self.head, self._seed, std, "head")
+
+    def train(self, mode: bool = True) -> "Tuned":
+        """Training mode, but for a frozen encoder, which drops nothing."""
+        super().train(mode)
+        if self.reader is not None:
+            self.encoder.eval()
+        return self
 
     def forward(self, batch: Sequence[Feature]) -> Tensor:
         tokens_BT, segments_BT, padding_BT = (tensor.to(self.device) for tensor in tensors(batch, self.length))
-        out: Tensor = self.head(self.encoder(tokens_BT, segments_BT, padding_BT))
+        if self.reader is None:
+            hidden_BTD = self.encoder(tokens_BT, segments_BT, padding_BT)
+        else:
+            with torch.no_grad():
+                layers = self.encoder.states(tokens_BT, segments_BT, padding_BT).layers
+            hidden_BTD = self.reader(layers, padding_BT)
+        out: Tensor = self.head(hidden_BTD, padding_BT)
         return out
 
     def share_of_rate(self, name: str) -> float:
         part, _, rest = name.partition(".")
-        return 1.0 if part == "head" else self.layer_decay ** (len(self.encoder.blocks) + 2 - self.encoder.depth(rest))
+        return 1.0 if part != "encoder" else self.layer_decay ** (len(self.encoder.blocks) + 2 - self.encoder.depth(rest))
 
     def training_step(self, batch: Sequence[Feature], _: int) -> None:
         self.update(self._parts(batch))
@@ -69,17 +98,17 @@ class Tuned(Trained):
         yield loss, {"loss": loss}
 
 
-def make_head(task: Task, width: int, dropout: float) -> nn.Module:
+def make_head(task: Task, width: int, asked: TaskTuning) -> nn.Module:
     """The head of a kind of task."""
     match task:
         case Sentence() | Pair():
-            return PooledHead(width, len(task.labels), dropout)
-        case Regression():
-            return PooledHead(width, 1, dropout)
+            return PooledHead(width, len(task.labels), asked.dropout, asked.pooling)
+        case Regression() | MultipleChoice():
+            return PooledHead(width, 1, asked.dropout, asked.pooling)
         case Tagging():
-            return TokenHead(width, len(task.labels), dropout)
+            return TokenHead(width, len(task.labels), asked.dropout)
         case SpanQa():
-            return TokenHead(width, 2, dropout)
+            return TokenHead(width, 2, asked.dropout)
     raise TypeError(f"no head for {task.kind}")
 
 
@@ -106,35 +135,92 @@ def task_loss(task: Task, out: Tensor, batch: Sequence[Feature]) -> Tensor:
         case Tagging():
             padded = [[*t, *([IGNORED] * (out.shape[1] - len(t)))] for t in targets if isinstance(t, list)]
             return F.cross_entropy(out.flatten(0, 1), torch.tensor(padded, device=out.device).flatten())
+        case MultipleChoice():
+            firsts = [row for row, feature in enumerate(batch) if feature.option == 0]
+            items = np.cumsum([feature.option == 0 for feature in batch]) - 1
+            places = [feature.option for feature in batch]
+            scores = torch.full((len(firsts), max(places) + 1), float("-inf"), device=out.device)
+            scores = scores.index_put((torch.from_numpy(items), torch.tensor(places)), out[:, 0])
+            return F.cross_entropy(scores, torch.tensor([targets[row] for row in firsts], device=out.device))
         case SpanQa():
-            ends = torch.tensor(targets, device=out.device)
-            outside = _outside(batch, out)
-            return F.cross_entropy(out.masked_fill(outside, float("-inf")), ends)
+            lengths_B = torch.tensor([len(feature.ids) for feature in batch])
+            padding_BT = torch.arange(out.shape[1]) >= lengths_B[:, None]
+            scores = out.masked_fill(padding_BT.to(out.device)[:, :, None], float("-inf"))
+            return F.cross_entropy(scores, torch.tensor(targets, device=out.device))
     raise TypeError(f"no loss for {task.kind}")
 
 
-def _outside(batch: Sequence[Feature], out: Tensor) -> Tensor:
-    """(B, T, 1): True where an answer cannot begin or end, which is everywhere but in the passage."""
-    mask = torch.ones(out.shape[:2], dtype=torch.bool)
-    for row, feature in enumerate(batch):
-        mask[row, feature.second : feature.second + len(feature.spans or ())] = False
-    return mask.to(out.device)[:, :, None]
-
-
 class Epochs:
-    """Features in a fresh order each epoch (a stream of the seed), in batches; those without a target are left out."""
+    """Units (features that belong together) in a fresh order each epoch, in batches of like length.
 
-    def __init__(self, found: Sequence[Feature], size: int, epochs: int, seed: int) -> None:
-        self._features = [feature for feature in found if feature.target is not None]
+    Of each POOL batches of the order, items are sorted by `lengths`, then the batches are put in random order. Both
+    draws are of a stream of the seed, and lengths should not depend on the arm, so that arms see the same batches.
+    """
+
+    def __init__(
+        self, units: Sequence[Sequence[Feature]], lengths: Sequence[int], size: int, epochs: int, seed: int
+    ) -> None:
+        self._units, self._lengths = units, np.asarray(lengths)
         self._size, self._epochs, self._seed = size, epochs, seed
-        self.steps = epochs * math.ceil(len(self._features) / size)
+        self.a_pass = math.ceil(len(units) / size)
+        self.steps = epochs * self.a_pass
 
     def __iter__(self) -> Iterator[list[Feature]]:
         for epoch in range(self._epochs):
             rng = np.random.default_rng(seed_for(self._seed, "finetune order", epoch))
-            order = rng.permutation(len(self._features))
-            for start in range(0, len(order), self._size):
-                yield [self._features[number] for number in order[start : start + self._size]]
+            order = rng.permutation(len(self._units))
+            batches: list[NDArray[np.int64]] = []
+            for start in range(0, len(order), POOL * self._size):
+                pool = order[start : start + POOL * self._size]
+                pool = pool[np.argsort(self._lengths[pool], kind="stable")]
+                batches += [pool[at : at + self._size] for at in range(0, len(pool), self._size)]
+            for number in rng.permutation(len(batches)):
+                yield [feature for unit in batches[number] for feature in self._units[unit]]
+
+
+@dataclass(frozen=True)
+class Split:
+    """The items of a split, tokenised."""
+
+    items: list[Item]
+    features: list[Feature]
+
+    def units(self) -> tuple[list[list[Feature]], list[int]]:
+        """What a batch counts, features of one choice together and others by themselves, and how long each is.
+
+        Length is that of the text, not in tokens, so that it is the same for all tokenizers.
+        """
+        units: list[list[Feature]] = []
+        for feature in self.features:
+            if feature.option:
+                units[-1].append(feature)
+            else:
+                units.append([feature])
+        return units, [len(self.items[unit[0].item].content) for unit in units]
+
+
+# A task is tokenised once for its restarts and points, and the encoder is read once for its tasks; finished stages, in
+# whose folders these lie, never change.
+@lru_cache(maxsize=6)
+def _split(
+    folder: Path,
+    name: str,
+    first: int | None,
+    task: Task,
+    vocabulary: Vocabulary,
+    length: int,
+    windows: Windows | None,
+) -> Split:
+    """A split of a task's folder, or the `first` of its items."""
+    items = read_items(folder / f"{name}.jsonl")[:first]
+    if isinstance(task, Tagging) and any(label.startswith("B-") for label in task.labels):
+        items = [replace(item, labels=tuple(bio(item.labels))) for item in items if isinstance(item, TaggingItem)]
+    return Split(items, features(task, items, vocabulary, length, windows))
+
+
+@lru_cache(maxsize=2)
+def _weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "encoder.safetensors")
 
 
 def finetune(
@@ -142,70 +228,178 @@ def finetune(
     seed: int,
     encoder: spec.Encoder,
     vocabulary: Vocabulary,
-    pretrained: Path,
+    start: Path,
     task_folder: Path,
     work: Work,
     runtime: Runtime,
 ) -> dict[str, object]:
-    """Rows each metric of the task on `select` and `dev`. Returns what the record says besides."""
-    items = read_items(task_folder / "train.jsonl")[: asked.train_items]
-    train = features(asked.task, items, vocabulary, asked.length)
-    batches = Epochs(train, asked.batch_items, asked.epochs, seed_for(seed, "restart", asked.restart))
-    module = Tuned(
-        load_encoder(encoder, len(vocabulary), pretrained), encoder.width, asked, batches.steps, seed, encoder.init_std
-    )
+    """Rows each metric of the task on the split that chooses and on `dev`. Returns what the record says besides.
+
+    `start` holds the encoder it starts from. With `keep: best` a row tells the best epoch, and for questions without an
+    answer one tells the threshold (null score less answer score) above which none is given.
+    """
+
+    def split(name: str, first: int | None = None) -> Split:
+        return _split(task_folder, name, first, asked.task, vocabulary, asked.length, asked.windows)
+
+    trained = [split("train", asked.train_items)]
+    if asked.choose_on == "dev" and asked.train_items is None:
+        trained.append(split("select"))
+    units, lengths = [], []
+    for part in trained:
+        found = part.units()
+        units += found[0]
+        lengths += found[1]
+    batches = Epochs(units, lengths, asked.batch_items, asked.epochs, seed_for(seed, "restart", asked.restart))
+    module = Tuned(build_encoder(encoder, len(vocabulary)), encoder.width, asked, batches.steps, seed, encoder.init_std)
+    module.encoder.load_state_dict(_weights(start))
+    choosing = split(asked.choose_on)
+    metric = asked.task.metrics[0]
+
+    def measure() -> float:
+        predicted = predict(module, choosing)
+        withheld = withhold(predicted, threshold_of(asked.task, choosing, predicted))
+        return score_all(asked.task, choosing, withheld, (metric,))[metric]
+
     watch = Watch(work.scratch, batches.steps, asked.batch_items, float("inf"), unit="items")
+    best = Best(batches.a_pass, asked.patience, measure) if asked.keep == "best" else None
     try:
-        fit(module, batches, batches.steps, asked.precision, runtime, [watch])
+        fit(module, batches, batches.steps, asked.precision, runtime, [watch, *([best] if best else [])])
     except Diverged as error:
         return {"outcome": "diverged", "diverged_step": error.step}
+    if best is not None:
+        module.load_state_dict(best.weights)
+        work.row("best_epoch", best.epoch)
     module.to(device(runtime)).eval()
-    with (work.out / "predictions.jsonl").open("w") as stream:
-        for split in ("select", "dev"):
-            items = read_items(task_folder / f"{split}.jsonl")
-            predicted = predict(module, items, vocabulary)
-            for item, answer in zip(items, predicted, strict=True):
-                line = {"split": split, "id": item.id, "gold": item.gold, "predicted": answer}
-                stream.write(json.dumps(line) + "\n")
-            gold = [item.gold for item in items]
-            for metric in asked.task.metrics:
-                work.row(metric, score(asked.task, metric, gold, predicted), split=split, n=len(items))
+    predicted = predict(module, choosing)
+    threshold = threshold_of(asked.task, choosing, predicted)
+    if threshold is not None:
+        work.row("null_threshold", threshold, split=asked.choose_on)
+    results = {asked.choose_on: (choosing, withhold(predicted, threshold))}
+    if asked.choose_on != "dev":
+        dev = split("dev")
+        results["dev"] = (dev, withhold(predict(module, dev), threshold))
+    for name, (part, answers) in results.items():
+        for key, value in score_all(asked.task, part, answers, asked.task.metrics).items():
+            work.row(key, value, split=name, n=len(part.items))
+    predictions.write(
+        work.out / predictions.FILE, {name: (part.items, answers) for name, (part, answers) in results.items()}
+    )
+    if asked.leaves_encoder:
+        save_file(
+            {name: tensor.cpu() for name, tensor in module.encoder.state_dict().items()},
+            work.out / "encoder.safetensors",
+        )
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
     return {"outcome": "done", "seconds": watch.seconds}
 
 
+class Best(pl.Callback):
+    """Measures after each epoch, keeps the weights of the best one, stops after `patience` epochs without a better."""
+
+    def __init__(self, steps: int, patience: int | None, measure: Any) -> None:
+        self._steps, self._patience, self._measure = steps, patience, measure
+        self._score = -math.inf
+        self.epoch = 0
+        self.weights: dict[str, Tensor] = {}
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
+        if trainer.global_step % self._steps:
+            return
+        module.eval()
+        score, epoch = self._measure(), trainer.global_step // self._steps
+        module.train()
+        if score > self._score:
+            self._score, self.epoch = score, epoch
+            self.weights = {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
+        elif self._patience is not None and epoch - self.epoch >= self._patience:
+            trainer.should_stop = True
+
+
+def score_all(
+    task: Task, split: Split, predicted: Sequence[Prediction], metrics: Sequence[Metric]
+) -> dict[Metric, float]:
+    """Each metric of the predictions for a split."""
+    gold = [item.gold for item in split.items]
+    answers = [prediction.answer for prediction in predicted]
+    likely = [p.scores[-1] - np.logaddexp.reduce(p.scores) if p.scores else 0.0 for p in predicted]
+    of = options(split.items, likely)
+    return {metric: score(task, metric, gold, answers, of) for metric in metrics}
+
+
+def threshold_of(task: Task, split: Split, predicted: Sequence[Prediction]) -> float | None:
+    """For questions that may lack an answer, the margin above which none is given with the best F1; else None."""
+    if not (isinstance(task, SpanQa) and task.unanswerable):
+        return None
+    gold = [item.gold for item in split.items if isinstance(item, SpanItem)]
+    return best_null_threshold(gold, [p.answer for p in predicted], [_margin(p) for p in predicted])
+
+
+def withhold(predicted: Sequence[Prediction], threshold: float | None) -> Sequence[Prediction]:
+    """The predictions, with the empty answer where the null score is above the answer's by more than `threshold`."""
+    if threshold is None:
+        return predicted
+    return [replace(p, answer="") if _margin(p) > threshold else p for p in predicted]
+
+
+def _margin(prediction: Prediction) -> float:
+    answer, null = prediction.scores
+    return null - answer
+
+
 @torch.no_grad()
-def predict(module: Tuned, items: Sequence[Item], vocabulary: Vocabulary) -> list[Any]:
-    """The answer for each item: a label, a number, a text, or a label a word."""
-    task = module.task
-    asked = features(task, items, vocabulary, module.length)
-    answers: list[Any] = [""] * len(items)  # a span question whose every window is cut away
-    best = [-math.inf] * len(items)
-    # Inputs of like length go together, which spares padding and changes no answer.
-    order = sorted(range(len(asked)), key=lambda number: len(asked[number].ids))
-    for start in range(0, len(order), BATCH_ROWS):
-        batch = [asked[number] for number in order[start : start + BATCH_ROWS]]
-        out = module(batch).float()
+def predict(module: Tuned, split: Split) -> list[Prediction]:
+    """The answer for each item: a label, a number, a text (never withheld), an option's number, or a label a word."""
+    task, items, asked = module.task, split.items, split.features
+    answers: list[Any] = [""] * len(items)
+    scores: list[list[float]] = [[] for _ in items]
+    spans = [(-math.inf, math.inf, 0, 0)] * len(items)  # answer score, null score, characters
+    if isinstance(task, MultipleChoice):
+        scores = [[0.0] * len(item.options) for item in items if isinstance(item, ChoiceItem)]
+    for batch in by_length(asked):
+        out = module(batch).float().cpu()
         match task:
             case Sentence() | Pair():
-                for feature, label in zip(batch, out.argmax(-1).tolist(), strict=True):
-                    answers[feature.item] = task.labels[label]
+                for feature, logits in zip(batch, out.tolist(), strict=True):
+                    scores[feature.item] = logits
             case Regression():
                 for feature, value in zip(batch, out[:, 0].tolist(), strict=True):
-                    answers[feature.item] = value
+                    answers[feature.item], scores[feature.item] = value, [value]
+            case MultipleChoice():
+                for feature, value in zip(batch, out[:, 0].tolist(), strict=True):
+                    scores[feature.item][feature.option] = value
             case Tagging():
                 for feature, labels in zip(batch, out.argmax(-1).tolist(), strict=True):
                     answers[feature.item] = _tags(task, feature, labels, items[feature.item])
             case SpanQa():
-                scores = out.masked_fill(_outside(batch, out), float("-inf")).cpu().numpy()
                 for row, feature in enumerate(batch):
-                    value, start_char, end_char = _best_span(scores[row], feature)
-                    if value > best[feature.item]:
-                        best[feature.item] = value
-                        item = items[feature.item]
-                        assert isinstance(item, SpanItem)
-                        answers[feature.item] = item.context[start_char:end_char]
-    return answers
+                    found = best_span(out[row, : len(feature.ids)].numpy(), feature, module.windows)
+                    best = spans[feature.item]
+                    answer = found if found[0] > best[0] else best
+                    spans[feature.item] = (answer[0], min(found[1], best[1]), answer[2], answer[3])
+    match task:
+        case Sentence() | Pair():
+            answers = [task.labels[int(np.argmax(logits))] for logits in scores]
+        case MultipleChoice():
+            answers = [int(np.argmax(values)) for values in scores]
+        case SpanQa():
+            for number, (value, null, start, end) in enumerate(spans):
+                item = items[number]
+                assert isinstance(item, SpanItem)
+                answers[number], scores[number] = item.context[start:end], [max(value, -1e9), null]
+    return [Prediction(answer, values) for answer, values in zip(answers, scores, strict=True)]
+
+
+def by_length(asked: Sequence[Feature]) -> Iterator[list[Feature]]:
+    """Features of like length together, PREDICT_TOKENS at once, which spares padding and changes no answer."""
+    batch: list[Feature] = []
+    for feature in sorted(asked, key=lambda feature: len(feature.ids)):
+        if batch and (len(batch) + 1) * len(feature.ids) > PREDICT_TOKENS:
+            yield batch
+            batch = []
+        batch.append(feature)
+    if batch:
+        yield batch
 
 
 def _tags(task: Tagging, feature: Feature, labels: Sequence[int], item: Item) -> list[str]:
@@ -215,14 +409,25 @@ def _tags(task: Tagging, feature: Feature, labels: Sequence[int], item: Item) ->
     return found + [task.labels[0]] * (len(item.gold) - len(found))  # type: ignore[arg-type]
 
 
-def _best_span(scores: Any, feature: Feature) -> tuple[float, int, int]:
-    """The best (start + end) score of a window and its characters; an answer has 1 to LONGEST_ANSWER tokens."""
-    assert feature.spans is not None
-    inside = scores[feature.second : feature.second + len(feature.spans)]
-    starts = np.argsort(-inside[:, 0], kind="stable")[:CONSIDERED]
-    ends = np.argsort(-inside[:, 1], kind="stable")[:CONSIDERED]
-    pairs = [(s, e) for s in starts for e in ends if s <= e < s + LONGEST_ANSWER]
-    if not pairs:
-        return -math.inf, 0, 0
-    start, end = max(pairs, key=lambda pair: float(inside[pair[0], 0] + inside[pair[1], 1]))
-    return float(inside[start, 0] + inside[end, 1]), feature.spans[start][0], feature.spans[end][1]
+def best_span(scores: NDArray[np.float32], feature: Feature, asked: Windows) -> tuple[float, float, int, int]:
+    """The best (start + end) score of a window, the score of no answer, and the characters of the answer.
+
+    scores: (T, 2), of each token to be the first and the last of the answer; [CLS] as both is no answer. Of the best
+    starts and ends among all tokens, those that make an answer in the passage; minus infinity where none does.
+    """
+    assert feature.spans is not None and feature.widest is not None
+    starts, ends = (np.argsort(-scores[:, side], kind="stable")[: asked.candidates] for side in (0, 1))
+    passage = np.zeros(len(scores), dtype=bool)
+    passage[feature.second : feature.second + len(feature.spans)] = True
+    may_start = passage.copy()
+    if asked.maximum_context:
+        may_start[passage] = feature.widest
+    length = ends - starts[:, None] + 1
+    fits = may_start[starts][:, None] & passage[ends] & (length >= 1) & (length <= asked.longest_answer)
+    sums = np.where(fits, scores[starts, 0][:, None] + scores[ends, 1], -np.inf)
+    first, last = np.unravel_index(int(sums.argmax()), sums.shape)
+    null = float(scores[0, 0] + scores[0, 1])
+    if not fits[first, last]:
+        return -math.inf, null, 0, 0
+    start, end = (feature.spans[place - feature.second] for place in (starts[first], ends[last]))
+    return float(sums[first, last]), null, start[0], end[1]

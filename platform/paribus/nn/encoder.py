@@ -70,23 +70,34 @@ class Encoder(nn.Module):
             one = segments_BT is None or self.segments.num_embeddings == 1
             x_BTD = x_BTD + (self.segments.weight[0] if one else self.segments(segments_BT))
         x_BTD = self.dropout(self.first_norm(self.position.embed(x_BTD)))
-        embedded_BTD = x_BTD = x_BTD if self.project is None else self.project(x_BTD)
+        below = [x_BTD if self.project is None else self.project(x_BTD)]
         *blocks, last = self.blocks
         for layer, block in enumerate(blocks):
-            x_BTD = block(x_BTD, padding_BT)
+            x_BTD = block(below[-1], padding_BT)
             if layer == 0 and self.convolution is not None:
-                x_BTD = self.convolution(embedded_BTD, x_BTD, padding_BT)
-        return States(x_BTD, padding_BT, last, self.last_norm)
+                x_BTD = self.convolution(below[0], x_BTD, padding_BT)
+            below.append(x_BTD)
+        return States(below, padding_BT, last, self.last_norm)
 
 
 @dataclass
 class States:
-    """What enters the last block, that block and the norm after it."""
+    """What enters the blocks (the embeddings first, the last block's input last), the last block, the norm after it."""
 
-    before_BTD: Tensor
+    below: list[Tensor]
     padding_BT: Tensor | None
     last_block: nn.Module
     last_norm: nn.Module
+
+    @property
+    def before_BTD(self) -> Tensor:
+        """What enters the last block."""
+        return self.below[-1]
+
+    @property
+    def layers(self) -> list[Tensor]:
+        """The embeddings and the output of each layer, (B, T, D) each; of the last one after the norm."""
+        return [*self.below, self.last_BTD]
 
     @cached_property
     def last_BTD(self) -> Tensor:

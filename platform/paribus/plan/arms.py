@@ -4,11 +4,13 @@ import copy
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from paribus.errors import SpecError
 from paribus.project import Project
-from paribus.spec.experiment import Experiment, Factor, Patch
+from paribus.spec.experiment import GLUE_AVERAGES, Experiment, Factor, Patch
+from paribus.spec.finetuning import FineTuning
 from paribus.spec.load import apply, build, is_relative, suggest
 from paribus.spec.run import Run
 
@@ -57,7 +59,7 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
 
 
 def _common(project: Project, experiment: Experiment, scale: str, where: str) -> dict[str, Any]:
-    """The plain data every arm starts from: base, scale, the experiment's own settings."""
+    """The plain data every arm starts from: base, scale, protocol, the experiment's own settings."""
     name = experiment.base_for(scale)
     base = project.bases.get(name, where)
     preset = project.scales.get(scale)
@@ -65,10 +67,25 @@ def _common(project: Project, experiment: Experiment, scale: str, where: str) ->
     data: dict[str, Any] = build(Run, base.run, f"{base_path}: run").model_dump()
     apply(data, preset.set, f"{scale_path}: set")
     apply(data, preset.bases.get(name, {}), f"{scale_path}: bases.{name}")
+    if experiment.protocol:
+        path = project.protocols.path(experiment.protocol, f"{where}: protocol")
+        protocol = project.protocols.get(experiment.protocol)
+        data["finetuning"] = build(FineTuning, protocol.finetuning, f"{path}: finetuning").model_dump()
     apply(data, experiment.set, f"{where}: set")
     apply(data, experiment.set_at.get(scale, {}), f"{where}: set_at.{scale}")
+    if experiment.average:
+        _refuse_what_lacks_of_an_average(project, experiment, where)
     data["evaluation"]["tasks"] = [project.task(task, where).model_dump() for task in experiment.tasks]
     return data
+
+
+def _refuse_what_lacks_of_an_average(project: Project, experiment: Experiment, where: str) -> None:
+    measured = {f"{name}.{metric}" for name in experiment.tasks for metric in project.task(name, where).metrics}
+    for metric in chain.from_iterable(GLUE_AVERAGES[experiment.average or ""]):
+        if metric not in measured:
+            raise SpecError(
+                f"{where}: average: {experiment.average!r} needs {metric}, which no task of `tasks` measures"
+            )
 
 
 def _levels(experiment: Experiment, name: str, factor: Factor, where: str) -> Sequence[str]:

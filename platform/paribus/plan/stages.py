@@ -1,7 +1,7 @@
 """A run to its stages: steps with a content key, each handed only the slice it reads.
 
     corpus -> vocabulary -> pack -> pretrain -> evaluate
-      \\-> task ----------------------\\-> finetune (one a task, learning rate and restart)
+      \\-> task ----------------------\\-> finetune (one a task, point of its grid and restart)
                                       \\-> minimal-pairs (one a task of that kind)
 
 Apart from any run, `suggest`: the next value that a tuning tries, from the evaluations of the trials before it.
@@ -15,11 +15,12 @@ from functools import cached_property
 from typing import Literal
 
 from paribus.spec.base import Spec, canonical, digest
+from paribus.spec.finetuning import FineTuning, Frozen, Point, Windows
 from paribus.spec.model import Encoder
 from paribus.spec.objective import Objective
-from paribus.spec.optim import AdamW, Budget, Linear, Optimizer, Schedule
+from paribus.spec.optim import AdamW, Budget, Optimizer, Schedule
 from paribus.spec.run import HeldOut, PairScoring, Run
-from paribus.spec.task import Built, MinimalPairs, Task
+from paribus.spec.task import Built, MinimalPairs, SpanQa, Task
 
 # Raise a number when the same spec gives other results; old stages then stay behind, unused.
 VERSIONS = {
@@ -29,7 +30,7 @@ VERSIONS = {
     "pretrain": 1,
     "evaluate": 4,
     "task": 1,
-    "finetune": 1,
+    "finetune": 2,
     "minimal-pairs": 1,
     "suggest": 1,
 }
@@ -53,19 +54,29 @@ class TaskTuning(Spec):
     restart: int
     """Which of the restarts from the same pretrained encoder."""
     train_items: int | None
+    choose_on: Literal["select", "dev"]
+    keep: Literal["last", "best"]
+    patience: int | None
     optimizer: AdamW
-    schedule: Linear
+    schedule: Literal["linear", "cosine"]
+    warmup: float
     epochs: int
     batch_items: int
     layer_decay: float
     dropout: float
     length: int
+    pooling: Literal["cls", "mean", "max"]
+    frozen: Frozen | None
+    windows: Windows | None
+    """Of span questions only."""
+    leaves_encoder: bool
+    """Whether the encoder is kept, for another task that starts from it."""
     precision: Literal["fp32", "bf16"]
 
     @property
-    def lr(self) -> float:
-        """The peak learning rate."""
-        return self.optimizer.lr
+    def point(self) -> Point:
+        """Its point of the task's grid."""
+        return Point(self.optimizer.lr, self.batch_items, self.epochs, self.warmup, self.dropout)
 
 
 class PairTest(Spec):
@@ -124,18 +135,34 @@ class Stages:
 
     @cached_property
     def _tunings(self) -> list[tuple[Stage, TaskTuning]]:
-        recipe = self.run.finetuning
-        names = ("train_items", "epochs", "batch_items", "layer_decay", "dropout", "length")
-        shared = {name: getattr(recipe, name) for name in names}
-        shared |= {"schedule": Linear(warmup=recipe.warmup), "precision": self.run.precision}
-        optimizers = {lr: AdamW(lr=lr, weight_decay=recipe.weight_decay) for lr in recipe.learning_rates}
-        return [
-            (stage, TaskTuning(task=task, optimizer=optimizers[lr], restart=restart, **shared))
+        """Each task's stage and a fine-tuning, those that others start from first."""
+        starts = self.run.finetuning.start_from
+        used = {starts[task.name] for task in self.run.evaluation.tasks if task.name in starts}
+        tuned = [
+            (stage, self._tuning(task, recipe, point, restart, task.name in used))
             for stage, task in zip(self.tasks, self.run.evaluation.tasks, strict=True)
             if not isinstance(task, MinimalPairs)
-            for lr in recipe.learning_rates
+            for recipe in [self.run.finetuning.of(task)]
+            for point in recipe.points
             for restart in range(recipe.seeds)
         ]
+        return sorted(tuned, key=lambda pair: not pair[1].leaves_encoder)
+
+    def _tuning(self, task: Task, recipe: FineTuning, point: Point, restart: int, leaves_encoder: bool) -> TaskTuning:
+        names = ("train_items", "choose_on", "keep", "patience", "schedule", "layer_decay", "length", "pooling", "frozen")
+        return TaskTuning(
+            task=task,
+            restart=restart,
+            optimizer=AdamW(lr=point.lr, weight_decay=recipe.weight_decay),
+            warmup=point.warmup,
+            epochs=point.epochs,
+            batch_items=point.batch_items,
+            dropout=point.dropout,
+            windows=recipe.windows if isinstance(task, SpanQa) else None,
+            leaves_encoder=leaves_encoder,
+            precision=self.run.precision,
+            **{name: getattr(recipe, name) for name in names},
+        )
 
     @cached_property
     def _pair_tests(self) -> list[tuple[Stage, PairTest]]:
@@ -158,5 +185,13 @@ class Stages:
         evaluate = make("evaluate", self._held_out, {"pretrain": pretrain.key, **fed})
         fed = {"pretrain": pretrain.key, "vocabulary": vocabulary.key}
         pairs = [make("minimal-pairs", test, {**fed, "task": task.key}) for task, test in self._pair_tests]
-        finetune = [make("finetune", tuning, {**fed, "task": task.key}, seed) for task, tuning in self._tunings]
+        left: dict[tuple[str, int], str] = {}
+        finetune = []
+        for task, tuning in self._tunings:
+            inputs = {**fed, "task": task.key}
+            if first := self.run.finetuning.start_from.get(tuning.task.name):
+                inputs["start"] = left[first, tuning.restart]
+            finetune.append(make("finetune", tuning, inputs, seed))
+            if tuning.leaves_encoder:
+                left[tuning.task.name, tuning.restart] = finetune[-1].key
         return [*self.data, pretrain, evaluate, *self.tasks, *pairs, *finetune]

@@ -64,6 +64,39 @@ class Tune(Spec):
     """Of the trials' runs and of the sampler, the same for every arm; never one that is reported."""
 
 
+_SHARED = (("cola.mcc",), ("sst2.accuracy",), ("qnli.accuracy",), ("rte.accuracy",))
+GLUE_AVERAGES: dict[str, tuple[tuple[str, ...], ...]] = {
+    # Wang et al. 2018, arXiv:1804.07461, section 5: nine tasks; two metrics, or two dev sets, of a task averaged first.
+    "glue-leaderboard": (
+        *_SHARED,
+        ("mrpc.f1", "mrpc.accuracy"),
+        ("stsb.pearson", "stsb.spearman"),
+        ("qqp.f1", "qqp.accuracy"),
+        ("mnli-m.accuracy", "mnli-mm.accuracy"),
+        ("wnli.accuracy",),
+    ),
+    # Devlin et al. 2019, arXiv:1810.04805, table 1: the nine numbers printed, without WNLI, both of MNLI.
+    "glue-bert": (
+        *_SHARED,
+        ("mrpc.f1",),
+        ("stsb.spearman",),
+        ("qqp.f1",),
+        ("mnli-m.accuracy",),
+        ("mnli-mm.accuracy",),
+    ),
+    # Clark et al. 2020, arXiv:2003.10555, table 2: eight numbers. DeBERTa's tables do the same, but do not say which
+    # correlation of STS-B it is.
+    "glue-electra": (
+        *_SHARED,
+        ("mrpc.accuracy",),
+        ("stsb.spearman",),
+        ("qqp.accuracy",),
+        ("mnli-m.accuracy",),
+    ),
+}
+"""What a paper's GLUE average is the mean of: each entry the mean of its metrics, task.metric."""
+
+
 class Experiment(Spec):
     """A question: base x factors x seeds x tasks. Also one MLflow experiment and one Optuna study a scale."""
 
@@ -84,6 +117,10 @@ class Experiment(Spec):
     """one-at-a-time: the baseline and each single departure from it; full: every combination."""
     seeds: int = Field(5, ge=1)
     tasks: tuple[str, ...] = ()
+    protocol: str | None = None
+    """How they are fine-tuned: a file in experiments/protocols/; null is as base and scale say."""
+    average: Literal["glue-leaderboard", "glue-bert", "glue-electra"] | None = None
+    """A column more: the mean over GLUE as one of these defines it."""
     tune: Tune | None = None
     set: Patch = {}
     """Applied to every arm, after the scale."""

@@ -158,30 +158,35 @@ def get_path(data: dict[str, Any], path: str, where: str) -> Any:
 def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
     """Set a dotted `path` of the plain data of a Run in place; a key that is not there is an error.
 
-    Another `kind` keeps what both kinds have, drops what only the old one has, and adds the new one's defaults.
+    Another `kind` keeps what both kinds have, drops what only the old one has, and adds the new one's defaults. What a
+    mapping leaves out has its default, so that a later path can set it.
     """
     parent, last = _parent(data, path, where), path.rpartition(".")[2]
     # A copy: a later path may set something inside it, and the file it came from serves other arms too.
     parent[last] = _times(value, parent[last], f"{where}: {path}") if is_relative(value) else copy.deepcopy(value)
-    variant = _variant(data, path.split(".")[:-1]) if last == "kind" else None
-    if variant is not None:
-        fields = variant.model_fields
-        defaults = {name: field.get_default() for name, field in fields.items() if not field.is_required()}
-        plain = {name: d.model_dump() if isinstance(d, BaseModel) else d for name, d in defaults.items()}
-        kept = {name: old for name, old in parent.items() if name in fields}
+    if last == "kind" and (variant := _model(data, path.split(".")[:-1])):
+        kept = {name: old for name, old in parent.items() if name in variant.model_fields}
         parent.clear()
-        parent.update({**plain, **kept})
+        parent.update({**_defaults(variant), **kept})
+    elif isinstance(parent[last], dict) and (model := _model(data, path.split("."))):
+        parent[last] = {**_defaults(model), **parent[last]}
 
 
-def _variant(data: Mapping[str, Any], path: Iterable[str]) -> type[BaseModel] | None:
-    """The class of the slot at `path` of the plain data of a Run, None where there is none or its kind is unknown."""
+def _defaults(model: type[BaseModel]) -> dict[str, Any]:
+    """The defaults of a class as plain data."""
+    found = {name: field.get_default() for name, field in model.model_fields.items() if not field.is_required()}
+    return {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in found.items()}
+
+
+def _model(data: Mapping[str, Any], path: Iterable[str]) -> type[BaseModel] | None:
+    """The class of what is at `path` of the plain data of a Run, None where it has none or its kind is unknown."""
     model: Any = Run
     for part in path:
         field = getattr(model, "model_fields", {}).get(part)
         model, data = field and field.annotation, data[part]
         if isinstance(model, type) and issubclass(model, Slot):
-            model = model.variants().get(data.get("kind", ""))
-    return model if isinstance(model, type) and issubclass(model, Slot) else None
+            model = model.variants().get(data.get("kind", "") if isinstance(data, Mapping) else data)
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
 def is_relative(value: Any) -> bool:

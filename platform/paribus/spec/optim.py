@@ -52,6 +52,14 @@ class Constant(Schedule):
     """Share of the budget."""
 
 
+class Cosine(Schedule):
+    """Up from 0 over `warmup`, then down to 0 by half a cosine. Loshchilov and Hutter 2017, arXiv:1608.03983."""
+
+    kind: Literal["cosine"] = "cosine"
+    warmup: float = Field(0.01, ge=0, lt=1)
+    """Share of the budget."""
+
+
 class Budget(Spec):
     """How much is trained, in real tokens: padding does not count."""
 

@@ -6,10 +6,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paribus.spec.base import Spec
 from paribus.spec.data import Corpus, FullSentences, Packing, SegmentPairs, SentencePairs, Tokenizer
+from paribus.spec.finetuning import FineTuning
 from paribus.spec.model import Absolute, Encoder, EnhancedMaskDecoder
 from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.spec.optim import Budget, Optimizer, Schedule
-from paribus.spec.task import FineTuning, Folder, Task
+from paribus.spec.task import Folder, Task
 
 
 class HeldOut(Spec):
@@ -77,12 +78,23 @@ class Run(Spec):
     def _fits_together(self) -> "Run":
         position = self.encoder.position
         if isinstance(position, Absolute):
-            for name, length in (("packing", self.packing.length), ("finetuning", self.finetuning.length)):
+            longest = max(
+                [self.finetuning.length, *(self.finetuning.of(task).length for task in self.evaluation.tasks)]
+            )
+            for name, length in (("packing", self.packing.length), ("finetuning", longest)):
                 if length > position.max_length:
                     raise ValueError(
                         f"{name}.length must be at most encoder.position.max_length, "
                         f"found {length} and {position.max_length}"
                     )
+        self._starts()
+        for task in self.evaluation.tasks:
+            frozen = self.finetuning.of(task).frozen
+            if frozen is not None and frozen.layers.endswith("four") and self.encoder.layers < 4:
+                raise ValueError(
+                    f"finetuning.frozen.layers: {frozen.layers!r} needs encoder.layers to be at least 4, "
+                    f"found {self.encoder.layers}"
+                )
         head = self.encoder.head
         if isinstance(head, EnhancedMaskDecoder) and self.packing.length > head.max_length:
             raise ValueError(
@@ -112,6 +124,29 @@ class Run(Spec):
         if isinstance(self.objective, Rtd):
             self.objective.generator.encoder(self.encoder)  # refuses sizes that do not fit
         return self
+
+    def _starts(self) -> None:
+        """Refuse a task that starts from one that is not there, is a chain, or has several points to choose from."""
+        tasks = {task.name: task for task in self.evaluation.tasks}
+        starts = self.finetuning.start_from
+        for name in starts.keys() & tasks:
+            key, first = f"finetuning.start_from.{name}", starts[name]
+            if first not in tasks or first == name:
+                there = ", ".join(sorted(tasks.keys() - {name}))
+                raise ValueError(f"{key}: {first!r} must be another task of the experiment, found {there or 'none'}")
+            if first in starts:
+                raise ValueError(f"{key}: {first!r} itself starts from {starts[first]!r}; one step at most")
+            recipe = self.finetuning.of(tasks[first])
+            if len(recipe.points) > 1:
+                raise ValueError(
+                    f"{key}: {first!r} needs a grid of one point to start from, found {len(recipe.points)}"
+                )
+            if recipe.frozen is not None:
+                raise ValueError(
+                    f"{key}: {first!r} does not train its encoder (frozen), so there is nothing to start from"
+                )
+            if recipe.seeds < self.finetuning.of(tasks[name]).seeds:
+                raise ValueError(f"{key}: {first!r} needs as many seeds, found {recipe.seeds}")
 
 
 class Runtime(BaseModel):

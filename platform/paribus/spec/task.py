@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from paribus.spec.base import Slot, Spec, location
+from paribus.spec.base import Slot, location
 
 
 class TaskData(Slot):
@@ -353,28 +353,3 @@ class MinimalPairs(Task):
     kind: Literal["minimal-pair"] = "minimal-pair"
     metrics: tuple[Metric, ...] = Field(("accuracy", "phenomenon-accuracy"), min_length=1)
     """The first is the one that tables show."""
-
-
-class FineTuning(Spec):
-    """The recipe of every fine-tuning: a grid of learning rates, each from several seeds; `select` chooses the rate.
-
-    One recipe for all tasks and arms, after Geiping and Goldstein 2022, arXiv:2212.14034, section 4.2.
-    """
-
-    learning_rates: tuple[float, ...] = Field((5e-5,), min_length=1)
-    seeds: int = Field(1, ge=1)
-    """Restarts from the same pretrained encoder: order, head and dropout differ."""
-    train_items: int | None = Field(None, ge=1)
-    """Train on the first of a task's train items only; null takes all."""
-    epochs: int = Field(3, ge=1)
-    batch_items: int = Field(32, ge=1)
-    warmup: float = Field(0.1, ge=0, lt=1)
-    weight_decay: float = Field(0.01, ge=0)
-    layer_decay: float = Field(1.0, gt=0, le=1)
-    """What a layer's learning rate is of that of the layer above. The head has the whole rate, the last layer this
-    squared (ELECTRA's code, where a layer's place between the two is empty), the embeddings come below the first. 0.8
-    in ELECTRA-base, 0.9 in large (Clark et al. 2020, arXiv:2003.10555, reference code); BERT has none: 1."""
-    dropout: float = Field(0.1, ge=0, lt=1)
-    """On the pooled state, before the last layer. The encoder keeps its own dropout."""
-    length: int = Field(128, ge=16)
-    """Longest input in tokens; longer ones are cut (pairs: the longer side first)."""

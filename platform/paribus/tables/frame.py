@@ -1,15 +1,16 @@
 """The store as one tidy frame: a row a measurement of a plan. Statistics are in stats, layout in table."""
 
 import math
-from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from statistics import fmean
 from typing import Any
 
 import polars as pl
 
-from paribus.plan.choice import best_rate
+from paribus.plan.choice import best_point, over_restarts
 from paribus.plan.plan import Plan
 from paribus.plan.stages import PairTest, Stage, TaskTuning
+from paribus.spec.finetuning import Point
 from paribus.spec.task import Task
 from paribus.store.store import Store
 
@@ -22,6 +23,10 @@ SCHEMA = {
     "key": pl.String,
     "task": pl.String,
     "lr": pl.Float64,
+    "batch_items": pl.Int64,
+    "epochs": pl.Int64,
+    "warmup": pl.Float64,
+    "dropout": pl.Float64,
     "restart": pl.Int64,
     "metric": pl.String,
     "split": pl.String,
@@ -49,13 +54,12 @@ def frame(plan: Plan, store: Store) -> pl.DataFrame:
             if stage.key not in measured:
                 measured[stage.key] = store.rows(stage.key) or _diverged(stage)
             start = (run.arm.label, run.arm.baseline, run.seed, run.key, stage.kind, stage.key)
-            task, lr, restart = _recipe(stage)
+            task, *recipe = _recipe(stage)
             for row in measured[stage.key]:
                 values = (
                     *start,
                     row.get("task", task),
-                    lr,
-                    restart,
+                    *recipe,
                     row["metric"],
                     row["split"],
                     row["value"],
@@ -70,17 +74,19 @@ def _diverged(stage: Stage) -> list[dict[str, Any]]:
     """What a fine-tuning that diverged counts as: a score that is no number, which no choice of a rate takes."""
     if not isinstance(stage.spec, TaskTuning):
         return []
+    splits = {stage.spec.choose_on, "dev"}
     lost = {"metric": stage.spec.task.metrics[0], "value": math.nan, "n": None}
-    return [{**lost, "split": split} for split in ("select", "dev")]
+    return [{**lost, "split": split} for split in sorted(splits)]
 
 
-def _recipe(stage: Stage) -> tuple[str | None, float | None, int | None]:
-    """task, lr and restart of a stage."""
+def _recipe(stage: Stage) -> tuple[str | float | None, ...]:
+    """task, point of its grid and restart of a stage."""
     if isinstance(stage.spec, TaskTuning):
-        return stage.spec.task.name, stage.spec.lr, stage.spec.restart
+        return stage.spec.task.name, *stage.spec.point, stage.spec.restart
+    task = "mlm" if stage.kind == "evaluate" else None
     if isinstance(stage.spec, Task | PairTest):
-        return (stage.spec.task if isinstance(stage.spec, PairTest) else stage.spec).name, None, None
-    return "mlm" if stage.kind == "evaluate" else None, None, None
+        task = (stage.spec.task if isinstance(stage.spec, PairTest) else stage.spec).name
+    return task, *[None] * len(Point._fields), None
 
 
 def states(plan: Plan, store: Store, failed: Collection[str] = ()) -> dict[tuple[str, int], str]:
@@ -106,34 +112,48 @@ def states(plan: Plan, store: Store, failed: Collection[str] = ()) -> dict[tuple
 
 
 def chosen(plan: Plan, frame: pl.DataFrame) -> pl.DataFrame:
-    """Each run's score on each task's first metric: arm, seed, run, task, lr, value.
+    """Each run's scores on each task at the chosen point of the grid: arm, seed, run, task, the point, metric, value.
 
-    The learning rate is the one with the best mean over restarts on `select` (the smaller one in a tie); the value is
-    the mean over restarts on `dev` at that rate. Restarts are nested in the run: they share its pretrained encoder, so
-    they are averaged, never counted as replicates. A task whose grid is not finished yet has no score.
+    The point is the best on the split that chooses (`select`, held out of train, unless the protocol says `dev`) by the
+    task's first metric; the value is that of `dev` there, both summed up over restarts. Restarts are nested in the run:
+    they share its pretrained encoder, so they are never counted as replicates. A task whose grid is not finished has no
+    score.
     """
-    first = {task.name: task.metrics[0] for task in plan.baseline.run.evaluation.tasks}
-    grid = {arm.label: len(arm.run.finetuning.learning_rates) * arm.run.finetuning.seeds for arm in plan.arms}
-    run = ["arm", "seed", "run", "task"]
-    scores = frame.filter(
-        pl.col("stage") == "finetune",
-        pl.col("metric") == pl.col("task").replace_strict(first, default=None, return_dtype=pl.String),
-    )
-    means = (
-        scores.filter(pl.col("split") == "select")
-        .filter(pl.len().over(run) == pl.col("arm").replace_strict(grid, return_dtype=pl.UInt32))
-        .group_by(*run, "lr")
-        .agg(pl.col("value").mean())
-    )
-    rates: dict[tuple[Any, ...], dict[float, float]] = defaultdict(dict)
-    for *which, lr, value in means.select(*run, "lr", "value").iter_rows():
-        rates[tuple(which)][lr] = value
-    choices = [(*which, rate) for which, of in rates.items() if (rate := best_rate(of)) is not None]
-    best = pl.DataFrame(choices, schema={name: means.schema[name] for name in [*run, "lr"]}, orient="row")
-    return (
-        scores.filter(pl.col("split") == "dev")
-        .join(best, on=[*run, "lr"])
-        .group_by(*run, "lr")
-        .agg(pl.col("value").mean())
-        .sort(*run)
-    )
+    tasks = {task.name: task for task in plan.baseline.run.evaluation.tasks}
+    recipes = {(arm.label, name): arm.run.finetuning.of(task) for arm in plan.arms for name, task in tasks.items()}
+    scores: dict[tuple[Any, ...], dict[tuple[str, str], dict[Point, list[float]]]] = {}
+    rows = frame.filter(pl.col("stage") == "finetune").sort(*Point._fields, "restart")
+    for *run, metric, split, value, lr, batch_items, epochs, warmup, dropout in rows.select(
+        "arm", "seed", "run", "task", "metric", "split", "value", *Point._fields
+    ).iter_rows():
+        of = scores.setdefault(tuple(run), {}).setdefault((metric, split), {})
+        of.setdefault(Point(lr, batch_items, epochs, warmup, dropout), []).append(value)
+    found = []
+    for (arm, seed, run, task), measured in sorted(scores.items()):
+        recipe, first = recipes[arm, task], tasks[task].metrics[0]
+        asked = measured.get((first, recipe.choose_on), {})
+        if sum(map(len, asked.values())) < len(recipe.points) * recipe.seeds:
+            continue
+        point = best_point({point: over_restarts(values, recipe.aggregate) for point, values in asked.items()})
+        if point is None:
+            continue
+        for (metric, split), of in measured.items():
+            if split == "dev" and metric in tasks[task].metrics:
+                found.append((arm, seed, run, task, *point, metric, over_restarts(of[point], recipe.aggregate)))
+    names = ("arm", "seed", "run", "task", *Point._fields, "metric", "value")
+    return pl.DataFrame(found, schema={name: SCHEMA[name] for name in names}, orient="row")
+
+
+def averages(scores: pl.DataFrame, columns: Sequence[Sequence[str]]) -> pl.DataFrame:
+    """Each run's mean over `columns`, each the mean of the metrics it names (task.metric), of what `chosen` gave: arm,
+    seed, value. A run that lacks one of them has none.
+    """
+    measured: dict[tuple[str, int], dict[str, float]] = {}
+    for arm, seed, task, metric, value in scores.select("arm", "seed", "task", "metric", "value").iter_rows():
+        measured.setdefault((arm, seed), {})[f"{task}.{metric}"] = value
+    found = [
+        (arm, seed, fmean(fmean(of[name] for name in names) for names in columns))
+        for (arm, seed), of in measured.items()
+        if all(name in of for names in columns for name in names)
+    ]
+    return pl.DataFrame(found, schema={name: SCHEMA[name] for name in ("arm", "seed", "value")}, orient="row")

@@ -14,13 +14,15 @@ from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, flatten, plan
 from paribus.project import Project
 from paribus.spec.base import canonical, digest
+from paribus.spec.experiment import GLUE_AVERAGES
+from paribus.spec.finetuning import FineTuning
 from paribus.spec.load import suggest
 from paribus.spec.objective import Rtd
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
-from paribus.spec.task import MinimalPairs
+from paribus.spec.task import MinimalPairs, Task
 from paribus.store.store import Store
-from paribus.tables.frame import chosen, frame, states
+from paribus.tables.frame import averages, chosen, frame, states
 from paribus.tables.stats import Difference, aggregate, paired
 
 Unit = Literal["points", "nats", "perplexity", "bits", "as printed"]
@@ -192,10 +194,16 @@ class _Layout:
             *(WHOLE_WORDS if predicts and (self.vocabularies > 1 or self._other_units()) else ()),
             *(DETECTION if Rtd in objectives else ()),
             *(
-                Column(f"{task.name}.{task.metrics[0]}", f"{task.name} {task.metrics[0]}", "points", True, False)
+                Column(f"{task.name}.{task.metrics[0]}", self._label(task), "points", True, False)
                 for task in self.tasks
             ),
+            *([Column("average", str(plan.experiment.average), "points", True, False)] * bool(plan.experiment.average)),
         ]
+
+    def _label(self, task: Task) -> str:
+        """What a task's column is called; a dagger marks what was chosen on the items it reports."""
+        on_dev = task.trains and any(arm.run.finetuning.of(task).choose_on == "dev" for arm in self.plan.arms)
+        return f"{task.name} {task.metrics[0]}" + (" †" if on_dev else "")
 
     def table(self, *notes: str) -> Table:
         """All of it; `notes` go first."""
@@ -238,8 +246,13 @@ class _Layout:
         scores = chosen(self.plan, self.measured)
         pairs = self.measured.filter(pl.col("stage") == "minimal-pairs")
         for task in self.tasks:
-            mine = pairs.filter(metric=task.metrics[0]) if isinstance(task, MinimalPairs) else scores
-            frames[f"{task.name}.{task.metrics[0]}"] = mine.filter(task=task.name).with_columns(pl.col("value") * 100)
+            mine = pairs if isinstance(task, MinimalPairs) else scores
+            of_task = mine.filter(task=task.name, metric=task.metrics[0])
+            frames[f"{task.name}.{task.metrics[0]}"] = of_task.with_columns(pl.col("value") * 100)
+        if self.plan.experiment.average:
+            frames["average"] = averages(scores, GLUE_AVERAGES[self.plan.experiment.average]).with_columns(
+                pl.col("value") * 100
+            )
         found: dict[str, dict[str, dict[int, float]]] = {}
         for key, rows in frames.items():
             arms = found.setdefault(key, {})
@@ -377,11 +390,7 @@ class _Layout:
             notes.append(lost)
         notes += [self._pairs(task) for task in self.tasks if isinstance(task, MinimalPairs)]
         if any(task.trains for task in self.tasks):
-            told = _by_arm({arm.label: _recipe(arm) for arm in plan.arms})
-            notes.append(
-                "Task scores are x 100. Of its learning rates each run takes the one with the best mean on items held "
-                f"out of train; the score is the mean over restarts on dev. {told[0].upper()}{told[1:]}."
-            )
+            notes += self._protocols()
         if self.paper:
             notes.append(
                 f"Published values are the paper's own, at its own size, data and budget: {_cite(self.paper)}. "
@@ -402,6 +411,32 @@ class _Layout:
             + (f" (median over seeds: {', '.join(ties)})." if ties else ".")
             + (f" Pairs left out, longer than a row of pretraining: {', '.join(out)}." if out else "")
         )
+
+    def _protocols(self) -> list[str]:
+        """How task scores came about: what chose, what was trained, and where the reported items themselves chose."""
+        plan = self.plan
+        trained = [task for task in self.tasks if task.trains]
+        told: dict[str, list[str]] = {}
+        for task in trained:
+            text = _by_arm({arm.label: _recipe(arm.run.finetuning, task) for arm in plan.arms})
+            told.setdefault(text, []).append(task.name)
+        each = [(text if len(told) == 1 else f"{', '.join(tasks)}: {text}") for text, tasks in told.items()]
+        protocol = f" (protocol {plan.experiment.protocol})" if plan.experiment.protocol else ""
+        marked = sum(column.label.endswith("†") for column in self.ours)
+        held_out = ", on items held out of train" if marked < len(trained) else ""
+        notes = [
+            "Task scores are x 100, on dev. Of its grid each run takes the point that is best over its restarts by the "
+            f"metric shown{held_out}{protocol}. {'; '.join(text[0].upper() + text[1:] for text in each)}."
+        ]
+        if plan.experiment.average:
+            parts = ", ".join(" and ".join(names) for names in GLUE_AVERAGES[plan.experiment.average])
+            notes.append(f"{plan.experiment.average}: the mean of {parts}.")
+        if marked:
+            notes.append(
+                "† Chosen on dev, the items that are reported, as papers do, and not on items held out of train: these "
+                "scores are too high by what the choice gains."
+            )
+        return notes
 
     def _lost_tunings(self) -> str:
         """How many fine-tunings diverged, by arm and task."""
@@ -545,11 +580,24 @@ def _scoring(arm: Arm) -> str:
     return f"summed pseudo-log-likelihood, {arm.run.evaluation.minimal_pairs.score}"
 
 
-def _recipe(arm: Arm) -> str:
-    """An arm's fine-tuning grid in words."""
-    tuning = arm.run.finetuning
-    rates = ", ".join(f"{rate:g}" for rate in tuning.learning_rates)
-    return f"learning rates {rates}, restarts {tuning.seeds}, epochs {tuning.epochs}"
+def _recipe(finetuning: FineTuning, task: Task) -> str:
+    """How a task is fine-tuned, in words."""
+    recipe = finetuning.of(task)
+    sizes, epochs, rates = (
+        " or ".join(f"{value:g}" for value in values)
+        for values in (recipe.batch_items, recipe.epochs, recipe.learning_rates)
+    )
+    parts = [
+        f"learning rate {rates}",
+        f"batch {sizes}",
+        f"epochs {epochs}" + (", the best kept" if recipe.keep == "best" else ""),
+        f"{recipe.aggregate} of {recipe.seeds} restarts" if recipe.seeds > 1 else "1 restart",
+    ]
+    if recipe.frozen is not None:
+        parts.append(f"encoder frozen, layers {recipe.frozen.layers}")
+    if first := finetuning.start_from.get(task.name):
+        parts.append(f"from the {first} model")
+    return ", ".join(parts)
 
 
 def settings(arms: Sequence[Arm]) -> dict[str, dict[str, int | float]]:

@@ -3,7 +3,7 @@
     experiment   masking@tiny
       arm        static
         run      static seed 0                   also carries the final measurements, the spec and the environment
-          stage  pretrain, evaluate, acceptability lr=0.001 #0
+          stage  pretrain, evaluate, acceptability lr=0.001 batch=16 epochs=3 #0
 
 Everything, timestamps included, is a function of the plan and the store, so that sending it twice changes nothing and a
 rebuilt mirror equals the live one.
@@ -13,16 +13,16 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import yaml
 
 from paribus.plan.arms import Arm
-from paribus.plan.choice import best_rate
+from paribus.plan.choice import best_point, over_restarts
 from paribus.plan.plan import Plan, PlannedRun, flatten
 from paribus.plan.stages import PairTest, Stage, TaskTuning
 from paribus.spec.base import Spec, canonical, digest
+from paribus.spec.finetuning import Point as GridPoint
 from paribus.spec.task import Task
 from paribus.store.store import Store
 
@@ -255,29 +255,31 @@ class RunEntry:
                 if entry.stage.kind == "pretrain":
                     tags |= entry.provenance_tags()
                     artifacts |= _environment(self._wanted.provenance(entry.facts.record["provenance"]))
-        for task, lr, chosen in self._chosen():
-            tags[f"paribus.lr.{task}"] = str(lr)
+        for task, at, chosen in self._chosen():
+            tags |= {f"paribus.{name}.{task}": str(value) for name, value in at._asdict().items()}
             points += chosen
         params = params_of(spec) | {"seed": str(seed)}
         return Content(summary.outcome, summary.start, summary.end, tags, params, points, artifacts)
 
-    def _chosen(self) -> Iterator[tuple[str, float, list[Point]]]:
-        """For each task that is wholly fine-tuned: its name, the rate that `select` chooses, means over restarts at it.
+    def _chosen(self) -> Iterator[tuple[str, GridPoint, list[Point]]]:
+        """For each task that is wholly fine-tuned: its name, the chosen point of its grid, its scores there.
 
         By the task's first metric, as the tables choose.
         """
-        grids: dict[Task, dict[float, list[StageEntry]]] = {}
+        grids: dict[Task, dict[GridPoint, list[StageEntry]]] = {}
         for entry in self.stages:
             if isinstance(entry.stage.spec, TaskTuning):
                 tuning = entry.stage.spec
-                grids.setdefault(tuning.task, {}).setdefault(tuning.lr, []).append(entry)
-        for task, rates in grids.items():
-            if all(entry.finished for grid in rates.values() for entry in grid):
-                kept = {lr: grid for lr, grid in rates.items() if all(entry.facts.outcome == "done" for entry in grid)}
-                means = {lr: _means(restarts) for lr, restarts in sorted(kept.items())}
-                lr = best_rate({lr: of[f"select/{task.name}/{task.metrics[0]}"].value for lr, of in means.items()})
-                if lr is not None:
-                    yield task.name, lr, list(means[lr].values())
+                grids.setdefault(tuning.task, {}).setdefault(tuning.point, []).append(entry)
+        for task, grid in grids.items():
+            if all(entry.finished for restarts in grid.values() for entry in restarts):
+                recipe = self._run.arm.run.finetuning.of(task)
+                kept = {at: of for at, of in grid.items() if all(entry.facts.outcome == "done" for entry in of)}
+                scores = {at: _summed_up(restarts, recipe.aggregate) for at, restarts in kept.items()}
+                first = f"{recipe.choose_on}/{task.name}/{task.metrics[0]}"
+                best = best_point({at: of[first].value for at, of in scores.items()})
+                if best is not None:
+                    yield task.name, best, list(scores[best].values())
 
 
 class StageEntry:
@@ -290,7 +292,10 @@ class StageEntry:
             self._tags["paribus.task"] = task
         self.name = task or stage.kind
         if isinstance(stage.spec, TaskTuning):
-            self.name = f"{stage.spec.task.name} lr={stage.spec.lr:g} #{stage.spec.restart}"
+            at = stage.spec.point
+            self.name = (
+                f"{stage.spec.task.name} lr={at.lr:g} batch={at.batch_items} epochs={at.epochs} #{stage.spec.restart}"
+            )
         self.id = digest(f"{parent}|{stage.key}|{self.name}")
 
     @property
@@ -351,14 +356,16 @@ Entry = ArmEntry | RunEntry | StageEntry
 """What becomes an MLflow run: an id, its parent's, a name, the `source` it depends on, and `read` for the content."""
 
 
-def _means(restarts: Sequence[StageEntry]) -> dict[str, Point]:
-    """By name, the mean of each measurement over restarts."""
+def _summed_up(restarts: Sequence[StageEntry], how: Literal["mean", "median"]) -> dict[str, Point]:
+    """By name, the mean or median of each measurement over restarts."""
     by_key: dict[str, list[Point]] = {}
     for entry in restarts:
         for point in entry.measurements():
             by_key.setdefault(point.key, []).append(point)
     return {
-        key: Point(key, fmean(point.value for point in points), 0, max(point.timestamp for point in points))
+        key: Point(
+            key, over_restarts([point.value for point in points], how), 0, max(point.timestamp for point in points)
+        )
         for key, points in by_key.items()
     }
 

@@ -1,5 +1,6 @@
 """Spec to optimizer, parameter groups and schedule."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from paribus.spec.optim import AdamW, Constant, Linear, Optimizer, Schedule
+from paribus.spec.optim import AdamW, Constant, Cosine, Linear, Optimizer, Schedule
 
 
 def decayed(parameter: nn.Parameter) -> bool:
@@ -56,15 +57,21 @@ def make_optimizer(
 def lr_factor(spec: Schedule, step: float, steps: int) -> float:
     """The share of the peak learning rate after `step` of `steps` optimizer steps.
 
-    Up to 1 at the end of the warm-up, then (linear) down to 0 when the budget ends.
+    Up to 1 at the end of the warm-up, then (but for `constant`) down to 0 when the budget ends.
     """
-    assert isinstance(spec, Linear | Constant)
+    assert isinstance(spec, Linear | Constant | Cosine)
     warmup = spec.warmup * steps
     if step < warmup:
         return step / warmup
-    if isinstance(spec, Constant):
-        return 1.0
-    return (steps - step) / (steps - warmup if spec.join == "continuous" else steps)
+    left = (steps - step) / (steps - warmup)
+    match spec:
+        case Constant():
+            return 1.0
+        case Cosine():
+            return (1 - math.cos(math.pi * left)) / 2
+        case Linear(join="jump"):
+            return (steps - step) / steps
+    return left
 
 
 def make_schedule(spec: Schedule, optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR:
