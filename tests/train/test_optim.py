@@ -10,7 +10,7 @@ from torch import nn
 
 from paribus.nn.build import build_encoder
 from paribus.spec import model as spec
-from paribus.spec.optim import AdamW, Budget, Constant, Linear, Optimizer
+from paribus.spec.optim import AdamW, Budget, Constant, Cosine, Linear, Optimizer
 from paribus.train.optim import lr_factor, make_optimizer, make_schedule
 
 
@@ -72,13 +72,21 @@ def test_groups_hold_every_parameter_once_and_decay_what_they_should(
 
 
 @pytest.mark.parametrize(
-    ("done", "linear", "jump", "constant"),
-    [(0, 0, 0, 0), (5, 0.5, 0.5, 0.5), (10, 1, 0.9, 1), (55, 0.5, 0.45, 1), (100, 0, 0, 1)],
+    ("done", "linear", "jump", "constant", "cosine"),
+    [
+        (0, 0, 0, 0, 0),
+        (5, 0.5, 0.5, 0.5, 0.5),
+        (10, 1, 0.9, 1, 1),
+        (40, 2 / 3, 0.6, 1, 3 / 4),  # a third of the way: (1 + cos 60 degrees) / 2
+        (55, 0.5, 0.45, 1, 0.5),
+        (100, 0, 0, 1, 0),
+    ],
 )
-def test_the_schedule_at_known_points(done: float, linear: float, jump: float, constant: float) -> None:
+def test_the_schedule_at_known_points(done: float, linear: float, jump: float, constant: float, cosine: float) -> None:
     assert lr_factor(Linear(warmup=0.1), done, 100) == pytest.approx(linear)
     assert lr_factor(Linear(warmup=0.1, join="jump"), done, 100) == pytest.approx(jump)
     assert lr_factor(Constant(warmup=0.1), done, 100) == pytest.approx(constant)
+    assert lr_factor(Cosine(warmup=0.1), done, 100) == pytest.approx(cosine)
 
 
 @given(st.floats(0, 0.99), st.integers(1, 1000))

@@ -88,7 +88,9 @@ class Tuned(Trained):
 
     def share_of_rate(self, name: str) -> float:
         part, _, rest = name.partition(".")
-        return 1.0 if part != "encoder" else self.layer_decay ** (len(self.encoder.blocks) + 2 - self.encoder.depth(rest))
+        return (
+            1.0 if part != "encoder" else self.layer_decay ** (len(self.encoder.blocks) + 2 - self.encoder.depth(rest))
+        )
 
     def training_step(self, batch: Sequence[Feature], _: int) -> None:
         self.update(self._parts(batch))

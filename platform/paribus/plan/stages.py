@@ -149,7 +149,17 @@ class Stages:
         return sorted(tuned, key=lambda pair: not pair[1].leaves_encoder)
 
     def _tuning(self, task: Task, recipe: FineTuning, point: Point, restart: int, leaves_encoder: bool) -> TaskTuning:
-        names = ("train_items", "choose_on", "keep", "patience", "schedule", "layer_decay", "length", "pooling", "frozen")
+        names = (
+            "train_items",
+            "choose_on",
+            "keep",
+            "patience",
+            "schedule",
+            "layer_decay",
+            "length",
+            "pooling",
+            "frozen",
+        )
         return TaskTuning(
             task=task,
             restart=restart,

@@ -1,0 +1,83 @@
+"""Stages of a run one after another: a task that starts from another one's encoder."""
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from paribus import execute
+from paribus.data.document import Document
+from paribus.evaluate import finetune
+from paribus.execute import Context
+from paribus.plan.plan import plan
+from paribus.plan.stages import Stage, TaskTuning
+from paribus.project import Project, find
+from paribus.spec.run import Runtime
+from paribus.store.store import Store
+
+FILES = {
+    "paribus.toml": "",
+    "ablations/rate.yaml": """
+source: a test
+base: "15"
+levels: {"15": {objective.rate: 0.15}, "40": {objective.rate: 0.4}}
+""",
+    "experiments/protocols/chain.yaml": """
+source: a test
+finetuning: {learning_rates: [1e-3], epochs: 1, batch_items: 16, length: 32, start_from: {order: truecasing}}
+""",
+    "experiments/chain.yaml": """
+question: Does it help to start from another task?
+expect: not here
+base: bert-relative
+factors: [rate]
+tasks: [order, truecasing]
+protocol: chain
+set: {corpus: {kind: jsonl, paths: [corpus.jsonl]}, objective.masking: dynamic, budget: {train_tokens: 4096, batch_tokens: 1024}}
+""",
+}
+
+
+@pytest.fixture
+def project(documents: list[Document], tmp_path: Path) -> Project:
+    texts = ["\n".join(map(" ".join, document.paragraphs)) for document in documents]
+    corpus = {"data/corpus.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in texts)}
+    for name, text in {**FILES, **corpus}.items():
+        path = tmp_path / "project" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return find(tmp_path / "project")
+
+
+def test_an_encoder_goes_from_task_to_task_and_a_start_that_diverged_ends_both(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARIBUS_CHILD", "1")  # data stages too are computed in this process
+    run = plan(project, "chain", "debug", 1).runs[0]
+    store = Store(tmp_path / "store")
+    store.prepare()
+    context = Context(project, store, Runtime(device="cpu"), run.arm.run)
+    loaded: list[Path] = []
+    weights = finetune._weights
+
+    def loading(folder: Path) -> object:
+        loaded.append(folder)
+        return weights(folder)
+
+    monkeypatch.setattr(finetune, "_weights", loading)
+    execute.execute(context, run.stages)
+    first, then = (stage for stage in run.stages if isinstance(stage.spec, TaskTuning))
+    assert (first.spec.task.name, then.spec.task.name) == ("truecasing", "order")  # type: ignore[attr-defined]
+    assert loaded == [store.folder(run.stage("pretrain").key), store.folder(first.key)]
+    assert (store.folder(first.key) / "encoder.safetensors").is_file()
+    assert not (store.folder(then.key) / "encoder.safetensors").exists()
+    left = load_file(store.folder(first.key) / "encoder.safetensors")
+    assert left.keys() == load_file(loaded[0] / "encoder.safetensors").keys()
+
+    diverged = json.loads((store.folder(first.key) / "stage.json").read_text()) | {"outcome": "diverged"}
+    (store.folder(first.key) / "stage.json").write_text(json.dumps(diverged))
+    work = store.claim(Stage("finetune", "finetune-again", then.spec, then.seed, then.inputs))
+    assert work
+    with work:
+        assert execute.FUNCTIONS["finetune"](context, then, work)["outcome"] == "diverged"
