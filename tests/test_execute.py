@@ -23,18 +23,35 @@ source: a test
 base: "15"
 levels: {"15": {objective.rate: 0.15}, "40": {objective.rate: 0.4}}
 """,
+    "tasks/pairs.yaml": """
+kind: pair
+source: a test
+data: {kind: built, builder: order, train: 60, dev: 8}
+labels: [swapped, in-order]
+metrics: [accuracy]
+""",
+    "tasks/tags.yaml": """
+kind: tagging
+source: a test
+data: {kind: built, builder: truecasing, train: 60, dev: 8}
+labels: [O, CAP]
+metrics: [f1]
+""",
     "experiments/protocols/chain.yaml": """
 source: a test
-finetuning: {learning_rates: [1e-3], epochs: 1, batch_items: 16, length: 32, start_from: {order: truecasing}}
+finetuning: {learning_rates: [1e-3], epochs: 1, batch_items: 16, length: 32, start_from: {pairs: tags}}
 """,
     "experiments/chain.yaml": """
 question: Does it help to start from another task?
 expect: not here
 base: bert-relative
 factors: [rate]
-tasks: [order, truecasing]
+tasks: [pairs, tags]
 protocol: chain
-set: {corpus: {kind: jsonl, paths: [corpus.jsonl]}, objective.masking: dynamic, budget: {train_tokens: 4096, batch_tokens: 1024}}
+set:
+  corpus: {kind: jsonl, paths: [corpus.jsonl]}
+  objective.masking: dynamic
+  budget: {train_tokens: 4096, batch_tokens: 1024}
 """,
 }
 
@@ -68,7 +85,7 @@ def test_an_encoder_goes_from_task_to_task_and_a_start_that_diverged_ends_both(
     monkeypatch.setattr(finetune, "_weights", loading)
     execute.execute(context, run.stages)
     first, then = (stage for stage in run.stages if isinstance(stage.spec, TaskTuning))
-    assert (first.spec.task.name, then.spec.task.name) == ("truecasing", "order")  # type: ignore[attr-defined]
+    assert (first.spec.task.name, then.spec.task.name) == ("tags", "pairs")  # type: ignore[attr-defined]
     assert loaded == [store.folder(run.stage("pretrain").key), store.folder(first.key)]
     assert (store.folder(first.key) / "encoder.safetensors").is_file()
     assert not (store.folder(then.key) / "encoder.safetensors").exists()

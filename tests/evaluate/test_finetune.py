@@ -393,6 +393,37 @@ def test_iob1_labels_are_learnt_and_scored_as_bio(tuned: Callable[..., dict[str,
     assert {tuple(row["gold"]) for row in found["predictions"]} == {("O", "B-X", "I-X", "B-X")}
 
 
+def test_every_choice_of_a_recipe_moves_a_number(tuned: Callable[..., dict[str, Any]]) -> None:
+    changes: list[dict[str, Any]] = [
+        {}, {"pooling": "mean"}, {"pooling": "max"}, {"schedule": "cosine"}, {"warmup": 5}, {"dropout": 0.5},
+        {"batch_items": 16}, {"epochs": 3}, {"frozen": {"layers": "last"}}, {"frozen": {"layers": "embeddings"}},
+        {"frozen": {"layers": "last", "lstm_width": 4}}, {"choose_on": "dev"},
+    ]  # fmt: skip
+    found = [
+        tuned(recipe("regression", **{"epochs": 2, **change}))["predictions"][-1]["scores"][0] for change in changes
+    ]
+    assert len(set(found)) == len(changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"stride": 3}, {"question": 2}, {"longest_answer": 1}, {"candidates": 1}, {"maximum_context": False}],
+)
+def test_every_choice_about_windows_moves_an_answer(
+    small: spec.Encoder, pretrained: Path, vocabulary: Vocabulary, documents: list[Document], changes: dict[str, Any]
+) -> None:
+    passages = [" ".join(document.sentences[:4]) for document in documents]
+    asked: list[Item] = [SpanItem(str(n), "the states of the union", text, ()) for n, text in enumerate(passages)]
+
+    def scores(**windows: Any) -> list[list[float]]:
+        made = recipe("span-qa", windows=windows)
+        tuned = Tuned(load_encoder(small, SIZE, pretrained), 32, made, 10, 0, 1.0).eval()
+        found = features(task("span-qa"), asked, vocabulary, 32, made.windows)
+        return [prediction.scores for prediction in predict(tuned, Split(asked, found))]
+
+    assert scores() != scores(**changes)
+
+
 @pytest.mark.parametrize("layers", ["embeddings", "second-to-last", "last", "mix-all"])
 def test_a_frozen_encoder_stays_as_it_is_while_its_reader_learns(
     tuned: Callable[..., dict[str, Any]], pretrained: Path, layers: str
