@@ -743,6 +743,50 @@ def _checkable(project: "Project", what: str) -> "list[tuple[Task, Path]]":
     return found
 
 
+exports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write a run's encoder for other programs.")
+app.add_typer(exports, name="export")
+imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Take an encoder from elsewhere as an arm.")
+app.add_typer(imports, name="import")
+
+
+@exports.command("hf")
+def export_hf(
+    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status` lists them.")],
+    folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
+    generator: Annotated[bool, typer.Option(help="The generator of replaced-token detection instead.")] = False,
+) -> None:
+    """A pretrained encoder as transformers loads it.  Example: paribus export hf run-3a5e my-bert"""
+    from paribus.interop.hf import export
+    from paribus.jobs.runs import find_run
+    from paribus.plan.stages import Stages
+
+    store = _store(_project())
+    found = find_run(store, run)
+    stages = {stage.kind: stage.key for stage in Stages(found.run).at(found.seed)}
+    pretrained, vocabulary = stages["import" if found.run.pretrained else "pretrain"], stages["vocabulary"]
+    for key in (vocabulary, pretrained):
+        if not store.has(key):
+            raise ParibusError(f"{found.key}: {key} is not done yet; `paribus work {found.queue}` makes it")
+    if store.record(pretrained)["outcome"] == "diverged":
+        raise ParibusError(f"{found.key}: {pretrained} diverged, so there is no encoder")
+    for sentence in export(found.run, store.verified(pretrained), store.verified(vocabulary), folder, generator):
+        print(f"note: {sentence}", file=sys.stderr)
+    print(folder)
+
+
+@imports.command("hf")
+def import_hf(
+    folder: Annotated[Path, typer.Argument(help="A checkpoint's folder: config.json, weights, tokenizer files.")],
+    name: Annotated[str | None, typer.Option(help="The factor's name; default: the folder's.")] = None,
+) -> None:
+    """A checkpoint on disk as a factor `trained` | `imported`.  Example: paribus import hf ../bert-base-uncased"""
+    from paribus.interop.hf import write_factor
+
+    path = write_factor(_project(), folder, name or folder.resolve().name)
+    print(_short(path))
+    print(f"an experiment takes it with `factors: [{path.stem}]`", file=sys.stderr)
+
+
 bench = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Measure this installation; numbers, no verdicts."
 )

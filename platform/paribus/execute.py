@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
-from paribus.plan.stages import PairTest, Pretraining, Stage, TaskTuning
+from paribus.plan.stages import Import, PairTest, Pretraining, Stage, TaskTuning
 from paribus.project import Project, all_files, unchanged
-from paribus.spec.data import Corpus, Packing, Tokenizer
+from paribus.spec.data import Corpus, Imported, Packing, Tokenizer
 from paribus.spec.load import build
 from paribus.spec.run import HeldOut, Run, Runtime
 from paribus.spec.task import Built, Hub, Task
@@ -79,7 +79,14 @@ def _vocabulary(context: Context, stage: Stage, work: Work) -> dict[str, object]
     assert isinstance(stage.spec, Tokenizer)
     folder = context.input(stage, "corpus")
     train, test = ([s for d in corpus.load(folder, split) for s in d.sentences] for split in ("train", "test"))
-    trained = vocabulary.make(stage.spec, train, work.out)
+    if isinstance(stage.spec, Imported):
+        from paribus.interop.hf import bring_tokenizer
+
+        files = context.project.tokenizer_files(stage.spec.path)
+        with unchanged(files, stage.spec.sha256, "tokenizer"):
+            trained = bring_tokenizer(stage.spec, files[0].parent, work.out)
+    else:
+        trained = vocabulary.make(stage.spec, train, work.out)
     work.row("size", len(trained))
     for split, sentences in (("train", train), ("test", test)):
         for name, value in vocabulary.statistics(trained, sentences).items():
@@ -162,6 +169,21 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, lambda: work.lost or context.stop())
 
 
+def _import(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from safetensors.torch import save_file
+
+    from paribus.interop.hf import bring
+
+    assert isinstance(stage.spec, Import)
+    config, *weights = context.project.checkpoint_files(stage.spec.checkpoint.path)
+    with unchanged([config, *weights], stage.spec.checkpoint.sha256, "pretrained"):
+        found = bring(stage.spec.encoder, config.parent, weights, context.input(stage, "vocabulary"))
+    for name, tensors in found.items():
+        save_file(tensors, work.out / f"{name}.safetensors")
+    work.row("parameters", sum(tensor.numel() for tensors in found.values() for tensor in tensors.values()))
+    return {}
+
+
 def _evaluate(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     from paribus.data import vocabulary
     from paribus.evaluate.held_out import held_out
@@ -211,6 +233,7 @@ FUNCTIONS: Mapping[str, Callable[[Context, Stage, Work], dict[str, object]]] = {
     "pack": _pack,
     "task": _task,
     "pretrain": _pretrain,
+    "import": _import,
     "evaluate": _evaluate,
     "minimal-pairs": _minimal_pairs,
     "finetune": _finetune,

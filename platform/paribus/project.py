@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict
 
 from paribus.errors import DataError, ParibusError, SpecError
 from paribus.spec.base import Slot, Spec
-from paribus.spec.data import Corpus, Jsonl, Parquet, TextFiles
+from paribus.spec.data import Corpus, Imported, Jsonl, Parquet, TextFiles
 from paribus.spec.experiment import Base, Experiment, Factor, Scale
 from paribus.spec.finetuning import Protocol
 from paribus.spec.load import apply, build, load, suggest
@@ -45,6 +45,19 @@ FOLDERS = {
     "task": "tasks",
     "table": "dashboards/papers",
 }
+
+# What a checkpoint of `transformers` holds.
+CONFIG = "config.json"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "*.model",
+)
 
 # Endings that a corpus folder is searched for.
 ENDINGS = {"jsonl": (".jsonl", ".jsonl.gz", ".jsonl.zst"), "parquet": (".parquet",), "text": (".txt",)}
@@ -166,6 +179,24 @@ class Project:
             return []
         return expand(self.data, corpus.paths, ENDINGS[corpus.kind], "corpus.paths")
 
+    def checkpoint_files(self, path: str) -> list[Path]:
+        """config.json and the weights of a checkpoint of `transformers` at `path`."""
+        folder = self.data / path
+        if not (folder / CONFIG).is_file():
+            raise DataError(f"pretrained.path: {folder / CONFIG}: no such file")
+        weights = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+        if not weights:
+            raise DataError(f"pretrained.path: {folder}: has neither *.safetensors nor pytorch_model*.bin")
+        return [folder / CONFIG, *weights]
+
+    def tokenizer_files(self, path: str) -> list[Path]:
+        """The files of the tokenizer of a checkpoint of `transformers` at `path`."""
+        folder = self.data / path
+        files = sorted(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern))
+        if not files:
+            raise DataError(f"tokenizer.path: {folder}: has none of {', '.join(TOKENIZER_FILES)}")
+        return files
+
     def task_files(self, data: TaskData) -> "dict[str, Source]":
         """The train and dev files of a task in a folder of the user's, as far as it has any; none for a built one."""
         found = {}
@@ -181,6 +212,12 @@ class Project:
         corpus = self._pin(run.corpus, self.corpus_files(run.corpus), "corpus")
         if corpus is not run.corpus:
             updates["corpus"] = corpus
+        if isinstance(run.tokenizer, Imported):
+            files = self.tokenizer_files(run.tokenizer.path)
+            updates["tokenizer"] = self._pin(run.tokenizer, files, "tokenizer")
+        if run.pretrained:
+            files = self.checkpoint_files(run.pretrained.path)
+            updates["pretrained"] = self._pin(run.pretrained, files, "pretrained")
         tasks = tuple(self._pin_task(task) for task in run.evaluation.tasks)
         if tasks != run.evaluation.tasks:
             updates["evaluation"] = run.evaluation.model_copy(update={"tasks": tasks})

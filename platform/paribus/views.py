@@ -21,7 +21,7 @@ from paribus.store.store import Store
 # Where nobody looks, lines are as wide as a log takes them.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
-KINDS = ("corpus", "vocabulary", "pack", "task", "pretrain", "evaluate", "minimal-pairs", "finetune")
+KINDS = ("corpus", "vocabulary", "pack", "task", "pretrain", "import", "evaluate", "minimal-pairs", "finetune")
 
 
 def grid(*columns: str, title: str | None = None) -> Table:
@@ -83,6 +83,7 @@ def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str
     arms = []
     for arm in plan.arms:
         cost, budget = costs.get(cost_key(arm.run)), arm.run.budget
+        tokens, updates = (0, 0) if arm.run.pretrained else (budget.train_tokens, budget.steps)
         runs = [run for run in plan.runs if run.arm is arm]
         arms.append(
             {
@@ -90,11 +91,11 @@ def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str
                 "baseline": arm.baseline,
                 "runs": len(runs),
                 "done": sum(all(stage.key in done for stage in run.stages) for run in runs),
-                "tokens": budget.train_tokens,
-                "updates": budget.steps,
+                "tokens": tokens,
+                "updates": updates,
                 "parameters": cost.parameters if cost else None,
                 "embedding_parameters": cost.embedding if cost else None,
-                "train_flops": cost.train_flops_a_token * budget.train_tokens if cost else None,
+                "train_flops": cost.train_flops_a_token * tokens if cost else None,
             }
         )
     for told, tuning in zip(arms, plan.tunings, strict=False):

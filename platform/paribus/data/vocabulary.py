@@ -1,6 +1,7 @@
 """Text to ids and back to places in the text. Trained by `tokenizers` and `sentencepiece`.
 
-    stage folder: tokenizer.json or tokenizer.model, vocabulary.json (kind, pieces in order of id)
+    stage folder: tokenizer.json or tokenizer.model, vocabulary.json (kind, pieces in order of id,
+                  and ids of an imported one: its own id for each of ours)
 
 Ids 0 to 4 are always [PAD], [CLS], [SEP], [MASK], [UNK].  Specials are not part of the trained model, so "[MASK]" typed
 in a corpus is text.
@@ -70,9 +71,10 @@ def make(tokenizer: Tokenizer, sentences: Sequence[str], out: Path) -> Vocabular
 
 def load(folder: Path) -> Vocabulary:
     """The vocabulary in a finished stage."""
-    pieces = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))["pieces"]
-    fast = (folder / "tokenizer.json").is_file()
-    return Vocabulary(pieces, _encoder(folder) if fast else _sentencepiece_encoder(folder, len(pieces)))
+    head = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
+    pieces, fast = head["pieces"], (folder / "tokenizer.json").is_file()
+    encode = _encoder(folder, head.get("ids")) if fast else _sentencepiece_encoder(folder, len(pieces))
+    return Vocabulary(pieces, encode)
 
 
 def statistics(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, float]:
@@ -194,14 +196,19 @@ def _words(tokenizer: Tokenizer, sentence: str) -> list[str]:
     return [word for word, _ in _pre_tokenizer(tokenizer).pre_tokenize_str(normal)]
 
 
-def _encoder(folder: Path) -> Callable[[Sequence[str]], list[Encoded]]:
+def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[str]], list[Encoded]]:
+    """`order`: the tokenizer's own id for each of ours, where they are not the same."""
     from tokenizers import Tokenizer as Trained
 
     trained = Trained.from_file(str(folder / "tokenizer.json"))
+    ours = {id: number for number, id in enumerate(order or range(trained.get_vocab_size()))}
 
     def encode(texts: Sequence[str]) -> list[Encoded]:
         found = trained.encode_batch(list(texts), add_special_tokens=False)
-        return [_placed(text, encoded.ids, encoded.offsets) for text, encoded in zip(texts, found, strict=True)]
+        return [
+            _placed(text, [ours[id] for id in encoded.ids], encoded.offsets)
+            for text, encoded in zip(texts, found, strict=True)
+        ]
 
     return encode
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import StoreError
+from paribus.errors import ParibusError, StoreError
 from paribus.jobs.journal import file_name
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.spec.load import build
@@ -84,6 +84,17 @@ def read_run(store: Store, queue: str, key: str) -> QueuedRun:
         return QueuedRun(run=run, **content)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path}: cannot be read ({error}); queue the experiment again, then retry the run") from error
+
+
+def find_run(store: Store, beginning: str) -> QueuedRun:
+    """The one queued run whose key begins so."""
+    found = {path.stem: path for path in sorted((store.root / "runs").glob(f"*/{beginning}*.json"))}
+    found.pop(Path(ASKED).stem, None)
+    if len(found) != 1:
+        raise ParibusError(f"{beginning}: {len(found)} runs begin so; `paribus status` lists them")
+    ((key, path),) = found.items()
+    queue = json.loads(path.read_text(encoding="utf-8"))["queue"]
+    return read_run(store, queue, key)
 
 
 def remember(store: Store, plan: Plan) -> None:

@@ -7,18 +7,41 @@ from torch import Tensor, nn
 from paribus.nn.position import Position
 
 
+class QueryKeyValue(nn.Linear):
+    """The projections of queries, keys and values as one; `key_bias` false: the keys have no bias."""
+
+    def __init__(self, width: int, key_bias: bool = True) -> None:
+        super().__init__(width, 3 * width, bias=key_bias)
+        self.query_value_bias = None if key_bias else nn.Parameter(torch.empty(2 * width))
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        return F.linear(x_BTD, self.weight, self._bias())
+
+    def part(self, number: int, x: Tensor) -> Tensor:
+        """The query (0), key (1) or value (2) projection alone."""
+        return F.linear(x, self.weight.chunk(3)[number], self._bias().chunk(3)[number])
+
+    def _bias(self) -> Tensor:
+        if self.query_value_bias is None:
+            return self.bias
+        query, value = self.query_value_bias.chunk(2)
+        return torch.cat([query, torch.zeros_like(query), value])
+
+
 class FullAttention(nn.Module):
     """Every token attends to every token of its row. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.
 
     softmax(q k^T / sqrt(K) + bias) v, with one projection for q, k and v; k and v of `source_BTD` where that is given.
     """
 
-    def __init__(self, layer: int, width: int, heads: int, dropout: float, position: Position) -> None:
+    def __init__(
+        self, layer: int, width: int, heads: int, dropout: float, position: Position, key_bias: bool = True
+    ) -> None:
         super().__init__()
         self.layer, self.heads, self.dropout = layer, heads, dropout
         self.scale = (width // heads) ** -0.5
         self._position = [position]  # in a list: it belongs to the encoder, not to each layer
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = QueryKeyValue(width, key_bias)
         self.out = nn.Linear(width, width)
 
     def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
@@ -45,12 +68,8 @@ class FullAttention(nn.Module):
         if source_BTD is None:
             q_BTD, k_BTD, v_BTD = self.qkv(x_BTD).chunk(3, dim=-1)
         else:
-            q_BTD, k_BTD, v_BTD = self._part(0, x_BTD), self._part(1, source_BTD), self._part(2, source_BTD)
+            q_BTD, k_BTD, v_BTD = self.qkv.part(0, x_BTD), self.qkv.part(1, source_BTD), self.qkv.part(2, source_BTD)
         return self._split(q_BTD), self._split(k_BTD), self._split(v_BTD)
-
-    def _part(self, part: int, x: Tensor) -> Tensor:
-        """The query (0), key (1) or value (2) projection alone."""
-        return F.linear(x, self.qkv.weight.chunk(3)[part], self.qkv.bias.chunk(3)[part])
 
     def _split(self, x: Tensor) -> Tensor:
         """(..., T, D) to (..., H, T, K)."""
@@ -75,11 +94,12 @@ class DisentangledAttention(FullAttention):
         p2c: bool,
         share: bool,
         paper_index: bool,
+        key_bias: bool = True,
     ) -> None:
-        super().__init__(layer, width, heads, dropout, position)
+        super().__init__(layer, width, heads, dropout, position, key_bias)
         self.scale = (width // heads * (1 + c2p + p2c)) ** -0.5
         self.c2p, self.p2c, self.paper_index = c2p, p2c, paper_index
-        self.position_key = nn.Linear(width, width) if c2p and not share else None
+        self.position_key = nn.Linear(width, width, bias=key_bias) if c2p and not share else None
         self.position_query = nn.Linear(width, width) if p2c and not share else None
 
     def bias(self, q_BHTK: Tensor, k_BHTK: Tensor) -> Tensor | None:
@@ -89,10 +109,10 @@ class DisentangledAttention(FullAttention):
         rows_RD, index_TT = relative(q_BHTK.shape[2])
         terms_BHTT = []
         if self.c2p:
-            key_RD = self._part(1, rows_RD) if self.position_key is None else self.position_key(rows_RD)
+            key_RD = self.qkv.part(1, rows_RD) if self.position_key is None else self.position_key(rows_RD)
             terms_BHTT.append(_pick(q_BHTK @ self._split(key_RD).mT, index_TT))
         if self.p2c:
-            query_RD = self._part(0, rows_RD) if self.position_query is None else self.position_query(rows_RD)
+            query_RD = self.qkv.part(0, rows_RD) if self.position_query is None else self.position_query(rows_RD)
             # Picked for each key along its queries, so (j, i) until the two change places.
             index_TT = index_TT if self.paper_index else index_TT.mT
             terms_BHTT.append(_pick(k_BHTK @ self._split(query_RD).mT, index_TT).mT)

@@ -22,7 +22,7 @@ POSITION: Mapping[type[spec.Position], Callable[[Any, spec.Encoder], nn.Module]]
 ATTENTION: Mapping[type[spec.Attention], Callable[[Any, spec.Encoder, int, position.Position], nn.Module]] = {
     spec.FullAttention: lambda a, e, layer, p: attention.FullAttention(layer, e.width, e.heads, a.dropout, p),
     spec.Disentangled: lambda a, e, layer, p: attention.DisentangledAttention(
-        layer, e.width, e.heads, a.dropout, p, a.c2p, a.p2c, a.share_projections, a.p2c_index == "paper"
+        layer, e.width, e.heads, a.dropout, p, a.c2p, a.p2c, a.share_projections, a.p2c_index == "paper", a.key_bias
     ),
 }
 FEED_FORWARD: Mapping[type[spec.FeedForward], Callable[[Any, spec.Encoder], nn.Module]] = {
@@ -91,7 +91,9 @@ def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:
 
 def _relative_table(attention: spec.Disentangled, encoder: spec.Encoder) -> position.RelativeTable:
     norm = nn.LayerNorm(encoder.width, encoder.norm.eps) if attention.table_norm else nn.Identity()
-    return position.RelativeTable(encoder.width, attention.max_distance, attention.buckets, norm, encoder.dropout)
+    return position.RelativeTable(
+        encoder.width, attention.max_distance, attention.buckets, norm, encoder.dropout, attention.clamp_distance
+    )
 
 
 def build_head(encoder: spec.Encoder, module: Encoder) -> nn.Module:

@@ -89,14 +89,17 @@ class AlibiPosition(Position):
         return -torch.tensor(self.slopes, device=device)[:, None, None] * distance_TT
 
 
-def relative_row(distance: int, max_distance: int, buckets: int | None) -> int:
+def relative_row(distance: int, max_distance: int, buckets: int | None, clamp: bool = True) -> int:
     """The table row of a query `distance` places after its key: 0 to 2k - 1, and k where they are the same place.
 
     k is max_distance: He et al. 2020, arXiv:2006.03654, equation 3. With buckets k is their number, and distances
-    above half of it grow with the logarithm up to max_distance - 1: reference code, make_log_bucket_position.
+    above half of it grow with the logarithm up to max_distance - 1: reference code, make_log_bucket_position. Those
+    beyond count as max_distance - 1, or without `clamp` as the last row of their side, 0 or 2k - 1.
     """
     half, size = buckets or max_distance, abs(distance)
-    if buckets and (size := min(size, max_distance - 1)) > (linear := buckets // 2):
+    if buckets and size >= max_distance and not clamp:
+        size = half
+    elif buckets and (size := min(size, max_distance - 1)) > (linear := buckets // 2):
         size = linear + math.ceil(math.log(size / linear) / math.log((max_distance - 1) / linear) * (linear - 1))
     return min(max(half + (size if distance > 0 else -size), 0), 2 * half - 1)
 
@@ -104,14 +107,22 @@ def relative_row(distance: int, max_distance: int, buckets: int | None) -> int:
 class RelativeTable(nn.Module):
     """A vector for each relative position, shared by all layers. He et al. 2020, arXiv:2006.03654, section 3.1."""
 
-    def __init__(self, width: int, max_distance: int, buckets: int | None, norm: nn.Module, dropout: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        max_distance: int,
+        buckets: int | None,
+        norm: nn.Module,
+        dropout: float,
+        clamp: bool = True,
+    ) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(2 * (buckets or max_distance), width))
         self.norm = norm
         self.dropout = nn.Dropout(dropout)
         self.max_distance = max_distance
         reach = range(-max_distance, max_distance + 1)
-        self._rows = [relative_row(distance, max_distance, buckets) for distance in reach]
+        self._rows = [relative_row(distance, max_distance, buckets, clamp) for distance in reach]
         self.register_buffer("_row_of", torch.tensor(self._rows), persistent=False)
 
     def forward(self, length: int) -> tuple[Tensor, Tensor]:

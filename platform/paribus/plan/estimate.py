@@ -62,7 +62,7 @@ def estimate(
 ) -> Estimate:
     """The work left in `missing`. `costs` by `cost_key`, `finished` what stage.json files say."""
     arms = {run.arm.label: costs.get(cost_key(run.arm.run)) for run in [*plan.trials, *plan.runs]}
-    cost_of = {run.stage("pretrain").key: arms[run.arm.label] for run in [*plan.trials, *plan.runs]}
+    cost_of = {run.pretrained.key: arms[run.arm.label] for run in [*plan.trials, *plan.runs]}
     rates: dict[str, float] = {}
     spans: dict[str, list[float]] = {}
     for record in finished:

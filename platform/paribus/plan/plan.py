@@ -80,6 +80,9 @@ def plan(
         where = f"{project.experiments.path(name)}: tune"
         if experiment.tune.seed < count:
             raise SpecError(f"{where}.seed: found {experiment.tune.seed}, but seeds 0 to {count - 1} are reported")
+        for arm in found:
+            if arm.run.pretrained:
+                raise SpecError(f"{where}: arm {arm.label!r} is imported, not pretrained, so there is nothing to tune")
         tunings = [tuning(arm, resolve(experiment.tune, arm, where), results) for arm in found]
         found = [each.tuned or each.arm for each in tunings]
     ready = [arm for arm, each in zip(found, tunings, strict=True) if each.best] if tunings else found

@@ -18,6 +18,11 @@ class PlannedRun:
     trial: bool = False
     """Whether it tunes, so that no table reports it."""
 
+    @property
+    def pretrained(self) -> Stage:
+        """Where its encoder is from: its pretraining, or its import."""
+        return self.stage("import" if self.arm.run.pretrained else "pretrain")
+
     def stage(self, kind: str) -> Stage:
         """Its only stage of a kind."""
         (found,) = (stage for stage in self.stages if stage.kind == kind)

@@ -4,6 +4,8 @@
       \\-> task ----------------------\\-> finetune (one a task, point of its grid and restart)
                                       \\-> minimal-pairs (one a task of that kind)
 
+In place of `pretrain` may stand `import`: a checkpoint on disk, the same for every seed.
+
 Apart from any run, `suggest`: the next value that a tuning tries, from the evaluations of the trials before it.
 
 Equal keys are equal work, so arms, seeds, experiments and users share stages without asking.
@@ -15,6 +17,7 @@ from functools import cached_property
 from typing import Literal
 
 from paribus.spec.base import Spec, canonical, digest
+from paribus.spec.data import Pretrained
 from paribus.spec.finetuning import FineTuning, Frozen, Point, Windows
 from paribus.spec.model import Encoder
 from paribus.spec.objective import Objective
@@ -28,6 +31,7 @@ VERSIONS = {
     "vocabulary": 2,
     "pack": 3,
     "pretrain": 1,
+    "import": 1,
     "evaluate": 4,
     "task": 1,
     "finetune": 2,
@@ -45,6 +49,13 @@ class Pretraining(Spec):
     schedule: Schedule
     budget: Budget
     precision: Literal["fp32", "bf16"]
+
+
+class Import(Spec):
+    """What stands in place of a pretraining where a run takes its encoder from a checkpoint on disk."""
+
+    checkpoint: Pretrained
+    encoder: Encoder
 
 
 class TaskTuning(Spec):
@@ -191,7 +202,11 @@ class Stages:
         """Every stage of the run at `seed`, each after its inputs."""
         _, vocabulary, pack = self.data
         fed = {"pack": pack.key, "vocabulary": vocabulary.key}
-        pretrain = make("pretrain", self._pretraining, fed, seed)
+        if self.run.pretrained:
+            asked = Import(checkpoint=self.run.pretrained, encoder=self.run.encoder)
+            pretrain = make("import", asked, {"vocabulary": vocabulary.key})
+        else:
+            pretrain = make("pretrain", self._pretraining, fed, seed)
         evaluate = make("evaluate", self._held_out, {"pretrain": pretrain.key, **fed})
         fed = {"pretrain": pretrain.key, "vocabulary": vocabulary.key}
         pairs = [make("minimal-pairs", test, {**fed, "task": task.key}) for task, test in self._pair_tests]

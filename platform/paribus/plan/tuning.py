@@ -164,6 +164,9 @@ def _loss(run: PlannedRun, results: Results) -> float | None:
 
 
 def validation_loss(rows: list[dict[str, Any]]) -> float:
-    """The validation loss, among the rows of an evaluate stage, of what is fine-tuned: by MLM or as a discriminator."""
+    """The validation loss, among the rows of an evaluate stage, of what is fine-tuned: by MLM or as a discriminator.
+
+    Infinite of an imported encoder without a vocabulary head, of which there is none.
+    """
     losses = (row for row in rows if (row["metric"], row["split"]) == ("loss", "validation"))
-    return next(float(row["value"]) for row in losses if row.get("task", "mlm") in ("mlm", "rtd"))
+    return next((float(row["value"]) for row in losses if row.get("task", "mlm") in ("mlm", "rtd")), math.inf)

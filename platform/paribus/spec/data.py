@@ -146,6 +146,26 @@ class SentencePieceUnigram(Tokenizer):
     character_coverage: float = Field(0.9995, gt=0, le=1)
 
 
+class Imported(Tokenizer):
+    """The tokenizer of a checkpoint of `transformers` on disk, as it is; its ids in another order, special ones first.
+
+    `vocabulary_size` and `lowercase` say what it is. `paribus import hf DIR` writes all of it.
+    """
+
+    kind: Literal["imported"] = "imported"
+    path: str = location()
+    """The checkpoint's folder, relative to the project's data."""
+    sha256: str | None = None
+
+
+class Pretrained(Spec):
+    """A checkpoint of `transformers` on disk, which stands for a pretraining: see `paribus import hf DIR`."""
+
+    path: str = location()
+    """Its folder, relative to the project's data."""
+    sha256: str | None = None
+
+
 class Packing(Slot):
     """How sentences become rows of at most `length` tokens, special ones included."""
 

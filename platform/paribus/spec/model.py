@@ -61,8 +61,7 @@ class Disentangled(Attention):
 
     (q_c k_c + [c2p] q_c k_r + [p2c] k_c q_r) / sqrt(K x (1 + terms)), terms the number that is on: the paper does not
     say how it scaled its ablations, the reference code does it so. k_r and q_r are projections of one table of relative
-    positions that all layers share. All projections are linear with a bias, as in v2 and v3 (v1 has none for keys).
-    With both terms off there is no table, and this is full attention.
+    positions that all layers share. With both terms off there is no table, and this is full attention.
     """
 
     kind: Literal["disentangled"] = "disentangled"
@@ -81,6 +80,12 @@ class Disentangled(Attention):
     """Project the table by the content's own query and key projections (v2, v3: share_att_key)."""
     table_norm: bool = False
     """LayerNorm on the table (v2, v3: norm_rel_ebd)."""
+    key_bias: bool = True
+    """Whether the projections of keys, of contents and of positions, have a bias (v2, v3) or none (v1, in_proj and
+    pos_proj). Reference code."""
+    clamp_distance: bool = True
+    """With buckets, treat distances beyond max_distance - 1 as that one, so that row 0 is never used: Microsoft's code,
+    make_log_bucket_position. False gives a key that far ahead row 0: transformers' code, of the same name."""
     p2c_index: Literal["code", "paper"] = "code"
     """Row of q_r for query i and key j: of i - j (`code`, both reference codes) or of j - i (`paper`, equation 4)."""
 

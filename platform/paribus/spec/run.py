@@ -5,7 +5,16 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paribus.spec.base import Spec
-from paribus.spec.data import Corpus, FullSentences, Packing, SegmentPairs, SentencePairs, Tokenizer
+from paribus.spec.data import (
+    Corpus,
+    FullSentences,
+    Imported,
+    Packing,
+    Pretrained,
+    SegmentPairs,
+    SentencePairs,
+    Tokenizer,
+)
 from paribus.spec.finetuning import FineTuning
 from paribus.spec.model import Absolute, Encoder, EnhancedMaskDecoder
 from paribus.spec.objective import Mlm, Objective, Rtd
@@ -65,6 +74,9 @@ class Run(Spec):
     packing: Packing
     objective: Objective
     encoder: Encoder
+    pretrained: Pretrained | None = None
+    """Take the encoder from there and train it no further before fine-tuning; its vocabulary head is evaluated if it
+    has one that fits. Null: pretrain it by objective, optimizer, schedule and budget."""
     optimizer: Optimizer
     schedule: Schedule
     budget: Budget
@@ -87,6 +99,19 @@ class Run(Spec):
                         f"{name}.length must be at most encoder.position.max_length, "
                         f"found {length} and {position.max_length}"
                     )
+        if self.pretrained:
+            tokenizer, objective = self.tokenizer, self.objective
+            if not isinstance(tokenizer, Imported) or tokenizer.path != self.pretrained.path:
+                found = {key: value for key, value in tokenizer if key in ("kind", "path")}
+                raise ValueError(
+                    "pretrained needs the checkpoint's own tokenizer, {kind: imported, path: "
+                    f"{self.pretrained.path}}}, found {found}"
+                )
+            if not isinstance(objective, Mlm) or objective.sentence != "none":
+                raise ValueError(
+                    "pretrained needs objective {kind: mlm}, by which its vocabulary head is evaluated, "
+                    f"and no sentence objective, found {objective.kind!r}"
+                )
         self._starts()
         for task in self.evaluation.tasks:
             frozen = self.finetuning.of(task).frozen

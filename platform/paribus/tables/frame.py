@@ -98,7 +98,7 @@ def states(plan: Plan, store: Store, failed: Collection[str] = ()) -> dict[tuple
     outcomes: dict[str, str] = {}
     found = {(arm.label, seed): "untuned" for arm in plan.untuned for seed in range(plan.seeds)}
     for run in plan.runs:
-        pretrain = next(stage.key for stage in run.stages if stage.kind == "pretrain")
+        pretrain = run.pretrained.key
         if pretrain in finished and pretrain not in outcomes:
             outcomes[pretrain] = store.record(pretrain)["outcome"]
         if outcomes.get(pretrain) == "diverged":

@@ -277,13 +277,17 @@ class _Layout:
         counts = Counter(last.values())
         return [(path, name if counts[name] == 1 else path) for path, name in last.items()]
 
+    def _same_origin(self, arm: Arm) -> bool:
+        """Whether `arm` and the baseline were both pretrained here, or both imported."""
+        return bool(arm.run.pretrained) == bool(self.plan.baseline.run.pretrained)
+
     def _same_unit(self, arm: Arm) -> bool:
         """Whether `arm` was trained to predict what the baseline was: tokens, whole words or spans."""
         return arm.run.objective.unit == self.plan.baseline.run.objective.unit
 
     def _other_units(self) -> list[str]:
         """The arms that were trained to predict other units than the baseline."""
-        return [arm.label for arm in self.plan.arms if not self._same_unit(arm)]
+        return [arm.label for arm in self.plan.arms if self._same_origin(arm) and not self._same_unit(arm)]
 
     def _same_evaluation(self, arm: Arm) -> bool:
         """Whether `arm` predicts the baseline's held-out tokens: the same packed rows, the same masks."""
@@ -302,7 +306,7 @@ class _Layout:
             return None
         samples = tuple(Sample(seed, self.runs[arm.label, seed].key, mine[seed]) for seed in sorted(mine))
         held_out = column.key.startswith(("mlm.", "generator.", "rtd."))
-        comparable = not held_out or (self._same_evaluation(arm) and self._same_unit(arm))
+        comparable = self._same_origin(arm) and (not held_out or (self._same_evaluation(arm) and self._same_unit(arm)))
         difference = paired(mine, values.get(self.plan.baseline.label, {})) if comparable and not arm.baseline else None
         return Cell(aggregate(list(mine.values()), self.plan.experiment.aggregate), samples, difference)
 
@@ -345,15 +349,16 @@ class _Layout:
     def _notes(self) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
         parameters = self.measured.filter(pl.col("metric") == "parameters")["value"].unique().sort().to_list()
-        tokens = sorted({arm.run.budget.steps * arm.run.budget.batch_tokens for arm in plan.arms})
-        updates = sorted({arm.run.budget.steps for arm in plan.arms})
+        trained = [arm for arm in plan.arms if not arm.run.pretrained]
+        tokens = sorted({arm.run.budget.steps * arm.run.budget.batch_tokens for arm in trained})
+        updates = sorted({arm.run.budget.steps for arm in trained})
         corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
         facts = [
             f"scale {plan.scale}",
             f"base {experiment.base_for(plan.scale)}",
             f"corpus {', '.join(corpora)}",
-            f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run",
-            f"{' or '.join(f'{count:,}' for count in updates)} updates",
+            *([f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run"] if tokens else []),
+            *([f"{' or '.join(f'{count:,}' for count in updates)} updates"] if updates else []),
             *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),
             *(f"{path}={value}" for path, value in plan.overrides.items()),
         ]
@@ -371,6 +376,7 @@ class _Layout:
             notes += self._words()
         if "rtd.auc" in keys:
             notes += self._detection()
+        notes += self._imports()
         notes += filter(None, [self._masks(), self._padding(), self._sentences()])
         notes += self._tunings()
         apart = [arm.label for arm in plan.arms if not self._same_evaluation(arm)]
@@ -436,6 +442,19 @@ class _Layout:
                 "† Chosen on dev, the items that are reported, as papers do, and not on items held out of train: these "
                 "scores are too high by what the choice gains."
             )
+        return notes
+
+    def _imports(self) -> list[str]:
+        """Which arms were not pretrained here, where they are from, and that they show nothing about a factor."""
+        imported = [(arm.label, arm.run.pretrained) for arm in self.plan.arms if arm.run.pretrained]
+        notes = [
+            f"{label} was imported, not pretrained here: encoder and tokenizer of {source.path}, sha256 "
+            f"{(source.sha256 or '')[:16]}. Its data, budget and seeds are its makers'; only fine-tuning varies with "
+            "our seeds, held-out losses do not."
+            for label, source in imported
+        ]
+        if 0 < len(imported) < len(self.plan.arms):
+            notes.append("Imported and pretrained arms differ in everything, so no difference between them is shown.")
         return notes
 
     def _lost_tunings(self) -> str:
@@ -560,7 +579,7 @@ class _Layout:
                     "arm": run.arm.label,
                     "seed": run.seed,
                     "state": self.states[run.arm.label, run.seed],
-                    "pretrain": next(stage.key for stage in run.stages if stage.kind == "pretrain"),
+                    "pretrain": run.pretrained.key,
                 }
                 for run in self.plan.runs
             ],

@@ -26,7 +26,7 @@ from paribus.spec.finetuning import Point as GridPoint
 from paribus.spec.task import Task
 from paribus.store.store import Store
 
-OWN = ("pretrain", "evaluate", "minimal-pairs", "finetune")
+OWN = ("pretrain", "import", "evaluate", "minimal-pairs", "finetune")
 """The kinds of stage that belong to one run; the others are shared and appear as tags."""
 
 
@@ -252,7 +252,7 @@ class RunEntry:
         for entry in self.stages:
             if entry.stage.kind != "finetune" and entry.finished:
                 points += entry.measurements()
-                if entry.stage.kind == "pretrain":
+                if entry.stage.kind in ("pretrain", "import"):
                     tags |= entry.provenance_tags()
                     artifacts |= _environment(self._wanted.provenance(entry.facts.record["provenance"]))
         for task, at, chosen in self._chosen():
