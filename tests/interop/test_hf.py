@@ -17,7 +17,7 @@ from paribus.data.document import Document
 from paribus.data.vocabulary import Vocabulary
 from paribus.errors import DataError, SpecError
 from paribus.execute import Context, execute
-from paribus.interop.hf import bring_tokenizer, export, write_factor
+from paribus.interop.hf import bring, bring_tokenizer, export, read_config, write_factor
 from paribus.nn.build import build_encoder, build_head
 from paribus.nn.init import initialise
 from paribus.objectives.module import part
@@ -324,6 +324,8 @@ def test_an_encoder_without_a_vocabulary_head_is_fine_tuned_all_the_same(
     store.prepare()
     execute(Context(project, store, CPU, run.arm.run), run.stages)
     assert not store.rows(run.stage("evaluate").key)
+    notes = experiment_table(plan(project, "mine", "debug", 1), store).notes
+    assert any(note.startswith("No held-out loss of imported: ") for note in notes)
     assert {row["split"] for row in store.rows(run.stage("finetune").key)} == {"select", "dev"}
 
 
@@ -373,6 +375,75 @@ def test_a_checkpoint_with_too_few_rows_or_a_missing_token_is_refused(
     (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in told.items() if k != "mask_token"}))
     with pytest.raises(DataError, match="has no mask_token of its own"):
         bring_tokenizer(asked, folder, tmp_path)
+
+
+@pytest.mark.parametrize("layout", ["vocab.txt", "vocab.json and merges.txt", "spm.model"])
+def test_a_tokenizer_is_read_from_the_files_that_public_checkpoints_have(
+    documents: list[Document], vocabulary: Vocabulary, tmp_path: Path, layout: str
+) -> None:
+    """BERT's, RoBERTa's and DeBERTa-v3's, which has a [MASK] behind the pieces of its model and rows behind that."""
+    sentences = [sentence for document in documents for sentence in document.sentences]
+    folder, out, size = tmp_path / "theirs", tmp_path / "out", 600
+    folder.mkdir()
+    out.mkdir()
+    if layout == "vocab.txt":
+        pieces = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *vocabulary.pieces[5:]]
+        (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
+        config = transformers.BertConfig(vocab_size=size)
+    elif layout == "spm.model":
+        import sentencepiece
+
+        special = {f"{name}_id": id for id, name in enumerate(("pad", "bos", "eos", "unk"))}
+        named = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+        with (folder / "spm.model").open("wb") as stream:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences), model_writer=stream, vocab_size=580, **special, **named
+            )
+        (folder / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False, "vocab_type": "spm"}))
+        config = transformers.DebertaV2Config(vocab_size=size)
+    else:
+        from tokenizers import ByteLevelBPETokenizer
+
+        trained = ByteLevelBPETokenizer()
+        trained.train_from_iterator(
+            sentences, 590, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"], show_progress=False
+        )
+        trained.save_model(str(folder))
+        config = transformers.RobertaConfig(vocab_size=size)
+    config.save_pretrained(folder)
+    asked = Imported(path="theirs", vocabulary_size=size, lowercase=layout == "vocab.txt")
+    words, theirs = bring_tokenizer(asked, folder, out), transformers.AutoTokenizer.from_pretrained(folder)
+    assert len(words) == size and len(theirs) < size
+    ids = json.loads((out / "vocabulary.json").read_text())["ids"]
+    assert sorted(ids) == list(range(size))
+    assert ids[:5] == [getattr(theirs, f"{name}_token_id") for name in ("pad", "cls", "sep", "mask", "unk")]
+    for text in [*TEXTS, *sentences[:200]]:
+        assert [ids[id] for id in words.encode(text).ids] == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+def test_weights_are_read_under_their_old_names(project: Project, vocabulary: Vocabulary) -> None:
+    folder = project.data / "theirs"
+    model = checkpoint(folder, vocabulary, "bert", "AutoModelForMaskedLM")
+    (folder / "model.safetensors").unlink()
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for name, tensor in model.state_dict().items()
+    }
+    torch.save(old | {"bert.embeddings.position_ids": torch.arange(40)}, folder / "pytorch_model.bin")
+    encoder, _ = read_config(folder)
+    (folder / "stage").mkdir()
+    words = bring_tokenizer(Imported(path="theirs", vocabulary_size=515), folder, folder / "stage")
+    found = bring(encoder, folder, project.checkpoint_files("theirs")[1:], folder / "stage")
+    ours = build_encoder(encoder, len(words)).eval()
+    ours.load_state_dict(found["encoder"])
+    theirs = [0, 9, 2]
+    ids = [1, words.pieces.index(vocabulary.pieces[9 + 1]), 2]  # they have four special ids before the ordinary ones
+    with torch.no_grad():
+        expected = model.bert(torch.tensor([theirs])).last_hidden_state
+        assert torch.allclose(ours(torch.tensor([ids])), expected, rtol=0, atol=1e-5)
+    torch.save(old | {"bert.encoder.layer.0.adapter.weight": torch.zeros(2)}, folder / "pytorch_model.bin")
+    with pytest.raises(DataError, match="tensor 'bert.encoder.layer.0.adapter.weight' has no place in the encoder"):
+        bring(encoder, folder, project.checkpoint_files("theirs")[1:], folder / "stage")
 
 
 def test_the_commands_write_a_folder_and_take_it_back(

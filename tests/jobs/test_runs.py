@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from paribus.jobs.runs import asked, remember
+import pytest
+
+from paribus.errors import ParibusError
+from paribus.jobs.runs import asked, find_run, remember, write_run
 from paribus.plan.plan import Plan, plan
 from paribus.project import find
 from paribus.store.store import Store
@@ -32,3 +35,15 @@ def test_a_plan_queued_twice_is_remembered_once(tmp_path: Path) -> None:
 
 def test_a_queue_that_was_never_asked_has_no_plans(tmp_path: Path) -> None:
     assert asked(Store(tmp_path), "masking@debug") == []
+
+
+def test_a_run_is_found_by_the_beginning_of_its_key(tmp_path: Path) -> None:
+    store, found = Store(tmp_path), planned(1)
+    remember(store, found)
+    for run in found.runs:
+        write_run(store, found.name, run)
+    for run in found.runs:
+        assert find_run(store, run.key[:12]).run == run.arm.run and find_run(store, run.key).arm == run.arm.label
+    for beginning, count in (("run-", len(found.runs)), ("asked", 0), ("run-none", 0)):
+        with pytest.raises(ParibusError, match=f"{beginning}: {count} runs begin so"):
+            find_run(store, beginning)

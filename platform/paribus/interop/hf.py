@@ -23,6 +23,7 @@ from paribus.objectives.module import named
 from paribus.project import CONFIG, Project
 from paribus.spec import model as spec
 from paribus.spec.data import Imported, SentencePieceUnigram
+from paribus.spec.load import build
 from paribus.spec.objective import Mlm, Rtd
 from paribus.spec.run import Run
 
@@ -169,7 +170,8 @@ def describe(project: Project, folder: Path) -> dict[str, Any]:
     path = str(folder.resolve())
     if folder.resolve().is_relative_to(project.data.resolve()):
         path = str(folder.resolve().relative_to(project.data.resolve()))
-    imported = Imported(path=path, vocabulary_size=config["vocab_size"], lowercase=_lowercases(tokenizer))
+    told = {"path": path, "vocabulary_size": config["vocab_size"], "lowercase": _lowercases(tokenizer)}
+    imported = build(Imported, told, f"{folder / CONFIG}: tokenizer")
     _order(tokenizer, imported, folder)
     return {
         "pretrained": {"path": path, "sha256": project.checksums.of(project.checkpoint_files(path))},

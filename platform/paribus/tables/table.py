@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
@@ -448,11 +449,15 @@ class _Layout:
         """Which arms were not pretrained here, where they are from, and that they show nothing about a factor."""
         imported = [(arm.label, arm.run.pretrained) for arm in self.plan.arms if arm.run.pretrained]
         notes = [
-            f"{label} was imported, not pretrained here: encoder and tokenizer of {source.path}, sha256 "
+            f"{label} was imported, not pretrained here: encoder and tokenizer of {Path(source.path).name}, sha256 "
             f"{(source.sha256 or '')[:16]}. Its data, budget and seeds are its makers'; only fine-tuning varies with "
             "our seeds, held-out losses do not."
             for label, source in imported
         ]
+        evaluated = set(self.measured.filter(pl.col("stage") == "evaluate")["arm"])
+        done = {arm for (arm, _), state in self.states.items() if state == "done"}
+        if headless := [label for label, _ in imported if label in done - evaluated]:
+            notes.append(f"No held-out loss of {', '.join(headless)}: it came without a vocabulary head that fits.")
         if 0 < len(imported) < len(self.plan.arms):
             notes.append("Imported and pretrained arms differ in everything, so no difference between them is shown.")
         return notes
