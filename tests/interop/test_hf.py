@@ -89,6 +89,11 @@ MLM = {
     "BERT": ("bert", "BertForMaskedLM", ABSOLUTE),
     "RoBERTa": ("roberta", "RobertaForMaskedLM", ABSOLUTE),
     "ELECTRA's generator": ("electra", "ElectraForMaskedLM", ABSOLUTE),
+    "an encoder that predicts what a generator replaced": (
+        "electra",
+        "BertForMaskedLM",
+        {**ABSOLUTE, "objective.discriminator": "replace-mlm", "objective.discriminator_weight": 1.0},
+    ),
     "DeBERTa without its mask decoder": ("deberta", "DebertaForMaskedLM", {"encoder.head": {"kind": "bert"}}),
     "DeBERTa v3 without its mask decoder": (
         "deberta-v3",
@@ -103,7 +108,8 @@ MLM = {
 def test_an_exported_run_gives_the_same_logits(finished: Finished, tmp_path: Path, case: str) -> None:
     base, architecture, changes = MLM[case]
     run, pretrained, vocabulary = finished(base, **changes)
-    generator = base in ("electra", "deberta-v3")
+    predicts = "objective.discriminator" in changes
+    generator = base in ("electra", "deberta-v3") and not predicts
     differs = export(run, pretrained, vocabulary, tmp_path / "out", generator=generator)
     assert len(differs) == (base == "deberta-v3")  # which has a tokenizer of sentencepiece
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == [architecture]
@@ -112,7 +118,8 @@ def test_an_exported_run_gives_the_same_logits(finished: Finished, tmp_path: Pat
     ours = build_encoder(encoder, 512).eval()
     head = build_head(encoder, ours).eval()
     ours.load_state_dict(load_file(pretrained / f"{'generator' if generator else 'encoder'}.safetensors"))
-    head.load_state_dict(part("generator_head" if generator else "head", load_file(pretrained / "heads.safetensors")))
+    name = "generator_head" if generator else "vocabulary_head" if predicts else "head"
+    head.load_state_dict(part(name, load_file(pretrained / "heads.safetensors")))
     ids, segments, padding = tokens(encoder.segments)
     expected = head(ours.states(ids, segments, padding), torch.arange(ids.numel())).view(2, 31, 512)
     found = model(ids, attention_mask=(~padding).long(), token_type_ids=segments).logits

@@ -19,7 +19,7 @@ from paribus.errors import DataError
 from paribus.interop.config import config_of, encoder_of, family_of
 from paribus.interop.names import Weights, prefix_of, renamed, rules, to_ours, to_theirs
 from paribus.nn.build import build_encoder, build_head
-from paribus.objectives.module import named
+from paribus.objectives.module import named, part
 from paribus.project import CONFIG, Project
 from paribus.spec import model as spec
 from paribus.spec.data import Imported, SentencePieceUnigram
@@ -52,37 +52,14 @@ def export(run: Run, pretrained: Path, vocabulary: Path, folder: Path, generator
     library = transformers()
     if run.pretrained:
         raise DataError(f"the encoder was imported from {run.pretrained.path}, a folder of transformers already")
-    encoder, weights, differs = run.encoder, load_file(pretrained / "encoder.safetensors"), []
-    heads = load_file(pretrained / "heads.safetensors")
-    detects = False
-    if isinstance(run.objective, Rtd):
-        detects = not generator
-        if generator:
-            encoder = run.objective.generator.encoder(encoder)
-            weights = load_file(pretrained / "generator.safetensors")
-            heads = {name.removeprefix("generator_"): of for name, of in heads.items() if name.startswith("generator_")}
-        else:
-            heads = {name: tensor for name, tensor in heads.items() if name.startswith("head.")}
-    elif generator:
+    if generator and not isinstance(run.objective, Rtd):
         raise DataError(f"--generator: the objective is {run.objective.kind!r}, which has none")
+    encoder, weights, heads, detects = _part(run, pretrained, generator)
     family = family_of(encoder, detects)
-    architecture = f"{CLASSES[family]}ForPreTraining" if detects else f"{CLASSES[family]}ForMaskedLM"
-    if isinstance(run.objective, Rtd) and detects and (family != "electra" or run.objective.head != "electra"):
-        architecture = ""
-        differs.append(
-            f"{CLASSES[family]} of transformers has no head {run.objective.head!r} for replaced-token detection"
-        )
-    elif isinstance(encoder.head, spec.EnhancedMaskDecoder) and not detects:
-        architecture = ""
-        differs.append("transformers has no enhanced mask decoder, so the vocabulary head is left out")
-    if isinstance(run.objective, Mlm) and run.objective.kinds_of_pair:
-        if family == "bert" and run.objective.kinds_of_pair == 2:
-            architecture = "BertForPreTraining"
-        else:
-            heads = {name: tensor for name, tensor in heads.items() if not name.startswith("sentence_head.")}
-            differs.append(f"{CLASSES[family]} has no head for the sentence objective {run.objective.sentence!r}")
+    architecture, differs = _architecture(run, encoder, family, detects, generator)
     if architecture:
-        weights |= heads
+        lost = () if architecture == "BertForPreTraining" else ("sentence_head.",)
+        weights |= {name: tensor for name, tensor in heads.items() if not name.startswith(lost)}
     found = to_theirs(weights, rules(family, encoder, pad=0, discriminator=detects))
     if not architecture:
         architecture = f"{CLASSES[family]}Model"
@@ -107,6 +84,38 @@ def export(run: Run, pretrained: Path, vocabulary: Path, folder: Path, generator
     told = json.loads(path.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
     path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", "utf-8")
     return differs
+
+
+def _part(run: Run, pretrained: Path, generator: bool) -> tuple[spec.Encoder, Weights, Weights, bool]:
+    """What is written: an encoder, its weights, those of its heads, and whether it tells replaced tokens."""
+    heads, objective = load_file(pretrained / "heads.safetensors"), run.objective
+    if not isinstance(objective, Rtd):
+        return run.encoder, load_file(pretrained / "encoder.safetensors"), heads, False
+    name = "generator_head" if generator else "head" if objective.detects else "vocabulary_head"
+    its = {f"head.{key}": tensor for key, tensor in part(name, heads).items()}
+    if generator:
+        return objective.generator.encoder(run.encoder), load_file(pretrained / "generator.safetensors"), its, False
+    return run.encoder, load_file(pretrained / "encoder.safetensors"), its, objective.detects
+
+
+def _architecture(
+    run: Run, encoder: spec.Encoder, family: str, detects: bool, generator: bool
+) -> tuple[str, list[str]]:
+    """The class with a head that computes the same, "" where there is none, and what is lost, a sentence each."""
+    name, objective = CLASSES[family], run.objective
+    if isinstance(objective, Rtd) and detects:
+        if family == "electra" and objective.head == "electra":
+            return "ElectraForPreTraining", []
+        return "", [f"{name} of transformers has no head {objective.head!r} for replaced-token detection"]
+    if isinstance(encoder.head, spec.EnhancedMaskDecoder):
+        return "", ["transformers has no enhanced mask decoder, so the vocabulary head is left out"]
+    if isinstance(objective, Mlm) and objective.kinds_of_pair:
+        if family == "bert" and objective.kinds_of_pair == 2:
+            return "BertForPreTraining", []
+        return f"{name}ForMaskedLM", [f"{name} has no head for the sentence objective {objective.sentence!r}"]
+    if isinstance(objective, Rtd) and objective.discriminator == "all-tokens-mlm" and not generator:
+        return f"{name}ForMaskedLM", [f"{name} of transformers cannot copy its input; its logits are those of p_MLM"]
+    return f"{name}ForMaskedLM", []
 
 
 def _tokenizer(run: Run, vocabulary: Path, segments: int, library: Any) -> Any:
