@@ -18,6 +18,9 @@ from paribus.data.vocabulary import Vocabulary
 from paribus.errors import DataError, SpecError
 from paribus.execute import Context, execute
 from paribus.interop.hf import bring, bring_tokenizer, export, read_config, write_factor
+from paribus.jobs.queue import Queue
+from paribus.jobs.runs import remember
+from paribus.jobs.worker import work
 from paribus.nn.build import build_encoder, build_head
 from paribus.nn.init import initialise
 from paribus.objectives.module import part
@@ -239,6 +242,9 @@ def checkpoint(folder: Path, vocabulary: Vocabulary, family: str, kind: str, **c
         family, **{**sizes, "vocab_size": len(pieces) + 3, "pad_token_id": 1, "max_position_embeddings": 40, **changes}
     )
     model = getattr(transformers, kind).from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):  # which would start from 0
+            torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(0))
     model.save_pretrained(folder)
     return model
 
@@ -311,14 +317,21 @@ def test_a_checkpoint_is_an_arm_from_queue_to_table(project: Project, vocabulary
     weights = load_file(store.verified(first.pretrained.key) / "encoder.safetensors")
     ours = build_encoder(first.arm.run.encoder, len(words)).eval()
     ours.load_state_dict(weights)
+    head = build_head(first.arm.run.encoder, ours).eval()
+    head.load_state_dict(part("head", load_file(store.verified(first.pretrained.key) / "heads.safetensors")))
+    folder = store.verified(first.pretrained.inputs["vocabulary"])
+    order = json.loads((folder / "vocabulary.json").read_text())["ids"]
     theirs = transformers.AutoTokenizer.from_pretrained(project.data / "theirs")
     for text in TEXTS:
         their_ids = theirs(text, add_special_tokens=False)["input_ids"]
         our_ids = words.encode(text).ids
         assert [words.pieces[id] for id in our_ids] == theirs.convert_ids_to_tokens(their_ids)
         with torch.no_grad():
-            expected = model.roberta(torch.tensor([[0, *their_ids, 2]])).last_hidden_state
-            assert torch.allclose(ours(torch.tensor([[1, *our_ids, 2]])), expected, rtol=0, atol=1e-5)
+            expected = model(torch.tensor([[0, *their_ids, 2]]), output_hidden_states=True)
+            states = ours.states(torch.tensor([[1, *our_ids, 2]]))
+            logits = head(states, torch.arange(len(our_ids) + 2))
+            assert torch.allclose(states.last_BTD, expected.hidden_states[-1], rtol=0, atol=1e-5)
+            assert torch.allclose(logits, expected.logits[0, :, order], rtol=0, atol=1e-5)
 
 
 def test_an_encoder_without_a_vocabulary_head_is_fine_tuned_all_the_same(
@@ -326,10 +339,15 @@ def test_an_encoder_without_a_vocabulary_head_is_fine_tuned_all_the_same(
 ) -> None:
     checkpoint(project.data / "theirs", vocabulary, "electra", "AutoModelForPreTraining", embedding_size=16)
     project = taken(project, project.data / "theirs")
-    run = next(run for run in plan(project, "mine", "debug").runs if run.arm.label == "imported")
+    planned = plan(project, "mine", "debug", 1)
+    run = next(run for run in planned.runs if run.arm.label == "imported")
     store = Store(project.store)
     store.prepare()
-    execute(Context(project, store, CPU, run.arm.run), run.stages)
+    remember(store, planned)
+    queue = Queue(store, planned.name)
+    queue.add([run])
+    work(project, store, [planned.name], CPU)
+    assert [entry.status for entry in queue.entries()] == ["done"]
     assert not store.rows(run.stage("evaluate").key)
     notes = experiment_table(plan(project, "mine", "debug", 1), store).notes
     assert any(note.startswith("No held-out loss of imported: ") for note in notes)

@@ -4,6 +4,7 @@ One process a worker, started by pool.py as `python -m paribus.jobs.worker`; wha
 """
 
 import json
+import math
 import os
 import signal
 import sys
@@ -66,7 +67,9 @@ def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None
     stages = Stages(run.run).at(run.seed)
     try:
         execute(Context(project, store, runtime, run.run, _sparing(claim.cancel_requested)), stages)
-        loss = validation_loss(store.rows(next(stage.key for stage in stages if stage.kind == "evaluate")))
+        rows = store.rows(next(stage.key for stage in stages if stage.kind == "evaluate"))
+        # An imported encoder may come without a vocabulary head, and so without a loss to be ranked by.
+        loss = math.inf if run.run.pretrained and not rows else validation_loss(rows)
     except Stopped:
         claim.cancelled()
     except PretrainingDiverged as error:

@@ -164,9 +164,6 @@ def _loss(run: PlannedRun, results: Results) -> float | None:
 
 
 def validation_loss(rows: list[dict[str, Any]]) -> float:
-    """The validation loss, among the rows of an evaluate stage, of what is fine-tuned: by MLM or as a discriminator.
-
-    Infinite of an imported encoder without a vocabulary head, of which there is none.
-    """
+    """The validation loss, among the rows of an evaluate stage, of what is fine-tuned: by MLM or as a discriminator."""
     losses = (row for row in rows if (row["metric"], row["split"]) == ("loss", "validation"))
-    return next((float(row["value"]) for row in losses if row.get("task", "mlm") in ("mlm", "rtd")), math.inf)
+    return next(float(row["value"]) for row in losses if row.get("task", "mlm") in ("mlm", "rtd"))
