@@ -264,7 +264,7 @@ expect: "?"
 base: bert
 factors: [theirs]
 seeds: 2
-tasks: [short]
+tasks: [short, pairs]
 set:
   corpus: {kind: jsonl, paths: [short.jsonl]}
   packing.train_tokens: 900
@@ -278,6 +278,11 @@ data: {kind: built, builder: acceptability, train: 48, dev: 16}
 labels: ["0", "1"]
 metrics: [mcc]
 """
+PAIRS = """
+kind: minimal-pair
+source: my own
+data: {kind: built, builder: minimal-pairs, dev: 20}
+"""
 
 
 def taken(project: Project, folder: Path) -> Project:
@@ -290,6 +295,7 @@ def taken(project: Project, folder: Path) -> Project:
     for name in ("experiments", "tasks"):
         (project.root / name).mkdir()
     (project.root / "tasks" / "short.yaml").write_text(TASK)
+    (project.root / "tasks" / "pairs.yaml").write_text(PAIRS)
     (project.root / "experiments" / "mine.yaml").write_text(EXPERIMENT)
     return find(project.root)
 
@@ -348,9 +354,9 @@ def test_an_encoder_without_a_vocabulary_head_is_fine_tuned_all_the_same(
     queue.add([run])
     work(project, store, [planned.name], CPU)
     assert [entry.status for entry in queue.entries()] == ["done"]
-    assert not store.rows(run.stage("evaluate").key)
+    assert not store.rows(run.stage("evaluate").key) and not store.rows(run.stage("minimal-pairs").key)
     notes = experiment_table(plan(project, "mine", "debug", 1), store).notes
-    assert any(note.startswith("No held-out loss of imported: ") for note in notes)
+    assert any(note.startswith("No held-out loss and no score of pairs of imported: ") for note in notes)
     assert {row["split"] for row in store.rows(run.stage("finetune").key)} == {"select", "dev"}
 
 

@@ -59,6 +59,11 @@ def load_mlm(encoder: spec.Encoder, vocabulary: int, pretrained: Path) -> tuple[
     return module, head
 
 
+def has_head(pretrained: Path) -> bool:
+    """Whether a finished stage has heads: an imported checkpoint may come without one that fits."""
+    return (pretrained / "heads.safetensors").is_file()
+
+
 def load_rtd(encoder: spec.Encoder, objective: Rtd, vocabulary: int, pretrained: Path) -> GeneratorAndDiscriminator:
     """Generator, discriminator and heads of a finished stage."""
     module = build_rtd(encoder, objective, vocabulary)
@@ -95,7 +100,7 @@ def held_out(
     Of task `words`, but not of a generator: bits a byte of masked words, and the share with every piece right.
     No row of an imported encoder that came without a vocabulary head.
     """
-    if not (pretrained / "heads.safetensors").is_file():
+    if not has_head(pretrained):
         return
     use_threads(runtime)
     where = device(runtime)

@@ -30,7 +30,7 @@ from paribus.data.formats import MinimalPairItem, read_items
 from paribus.data.vocabulary import CLS, MASK, SEP, Vocabulary
 from paribus.data.words import continues_word
 from paribus.errors import DataError
-from paribus.evaluate.held_out import load_mlm, load_rtd
+from paribus.evaluate.held_out import has_head, load_mlm, load_rtd
 from paribus.nn.encoder import Encoder
 from paribus.nn.rtd import GeneratorAndDiscriminator
 from paribus.plan.stages import PairTest
@@ -198,7 +198,12 @@ def minimal_pairs(
     work: Work,
     runtime: Runtime,
 ) -> None:
-    """Rows the measures of the pairs, and how many were left out because a sentence is longer than `asked.length`."""
+    """Rows the measures of the pairs, and how many were left out because a sentence is longer than `asked.length`.
+
+    No row of an imported encoder that came without a vocabulary head.
+    """
+    if not has_head(pretrained):
+        return
     use_threads(runtime)
     where = device(runtime)
     tokens, size, score = BATCH_TOKENS[where.type], len(vocabulary), asked.scoring.score

@@ -457,7 +457,10 @@ class _Layout:
         evaluated = set(self.measured.filter(pl.col("stage") == "evaluate")["arm"])
         done = {arm for (arm, _), state in self.states.items() if state == "done"}
         if headless := [label for label, _ in imported if label in done - evaluated]:
-            notes.append(f"No held-out loss of {', '.join(headless)}: it came without a vocabulary head that fits.")
+            notes.append(
+                f"No held-out loss and no score of pairs of {', '.join(headless)}: it came without a vocabulary head "
+                "that fits."
+            )
         if 0 < len(imported) < len(self.plan.arms):
             notes.append("Imported and pretrained arms differ in everything, so no difference between them is shown.")
         return notes
