@@ -14,13 +14,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
-from paribus.plan.stages import Import, PairTest, Pretraining, Stage, TaskTuning
+from paribus.plan.stages import Import, PairTest, Pretraining, Stage, TaskTuning, Tokenised
 from paribus.project import Project, all_files, unchanged
 from paribus.spec.data import Corpus, Imported, Packing, Tokenizer
 from paribus.spec.load import build
@@ -29,7 +29,7 @@ from paribus.spec.task import Built, Hub, Task
 from paribus.store.store import Store, Work
 
 if TYPE_CHECKING:
-    from paribus.data.vocabulary import Vocabulary
+    pass
 
 DATA_KINDS = ("corpus", "vocabulary", "pack", "task")
 POLL_SECONDS = 0.2
@@ -196,6 +196,17 @@ def _evaluate(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     return {}
 
 
+def _features(context: Context, stage: Stage, work: Work) -> dict[str, object]:
+    from paribus.data import vocabulary
+    from paribus.evaluate import features
+
+    assert isinstance(stage.spec, Tokenised)
+    words, task = vocabulary.load(context.input(stage, "vocabulary")), context.input(stage, "task")
+    for split, count in features.make(stage.spec, words, task, work.out).items():
+        work.row("features", count, split=split)
+    return {}
+
+
 def _finetune(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     from paribus.evaluate.finetune import finetune
 
@@ -203,17 +214,8 @@ def _finetune(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     first = "start" if "start" in stage.inputs else "pretrain"
     if context.store.record(stage.inputs[first])["outcome"] == "diverged":
         return {"outcome": "diverged", "diverged_step": 0}  # there is nothing to start from
-    words = _vocabulary_in(context.input(stage, "vocabulary"))
-    start, task = context.input(stage, first), context.input(stage, "task")
-    return finetune(stage.spec, stage.seed, context.run.encoder, words, start, task, work, context.runtime)
-
-
-@lru_cache(maxsize=2)
-def _vocabulary_in(folder: Path) -> "Vocabulary":
-    """The vocabulary of a finished stage, which never changes; one object, by which tokenised tasks are remembered."""
-    from paribus.data import vocabulary
-
-    return vocabulary.load(folder)
+    start, task, features = (context.input(stage, name) for name in (first, "task", "features"))
+    return finetune(stage.spec, stage.seed, context.run.encoder, start, task, features, work, context.runtime)
 
 
 def _minimal_pairs(context: Context, stage: Stage, work: Work) -> dict[str, object]:
@@ -232,6 +234,7 @@ FUNCTIONS: Mapping[str, Callable[[Context, Stage, Work], dict[str, object]]] = {
     "vocabulary": _vocabulary,
     "pack": _pack,
     "task": _task,
+    "features": _features,
     "pretrain": _pretrain,
     "import": _import,
     "evaluate": _evaluate,

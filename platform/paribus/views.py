@@ -21,7 +21,7 @@ from paribus.store.store import Store
 # Where nobody looks, lines are as wide as a log takes them.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
-KINDS = ("corpus", "vocabulary", "pack", "task", "pretrain", "import", "evaluate", "minimal-pairs", "finetune")
+KINDS = "corpus vocabulary pack task features pretrain import evaluate minimal-pairs finetune".split()
 
 
 def grid(*columns: str, title: str | None = None) -> Table:

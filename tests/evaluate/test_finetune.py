@@ -28,13 +28,13 @@ from paribus.data.formats import (
 from paribus.data.vocabulary import Vocabulary
 from paribus.evaluate import finetune as module
 from paribus.evaluate import predictions
-from paribus.evaluate.features import Feature, features
+from paribus.evaluate.features import Feature, features, items_of, load, make
 from paribus.evaluate.finetune import Best, Epochs, Split, Tuned, best_span, finetune, predict
 from paribus.evaluate.held_out import load_encoder
 from paribus.evaluate.metrics import GROUPED, METRICS, Options, score
 from paribus.nn.build import build_encoder
 from paribus.nn.init import initialise
-from paribus.plan.stages import TaskTuning
+from paribus.plan.stages import TaskTuning, Tokenised
 from paribus.spec import model as spec
 from paribus.spec.finetuning import Windows
 from paribus.spec.load import build
@@ -131,9 +131,11 @@ def tuned(
         found = items(asked.task.kind, documents)
         for split in ("train", "select", "dev"):
             write_items(tmp_path / f"{split}.jsonl", others.get(split, found))
+        tokenised = Tokenised(**{name: getattr(asked, name) for name in Tokenised.model_fields})
+        make(tokenised, vocabulary, tmp_path, tmp_path)
         module._split.cache_clear()  # a stage's folder never changes, this one does
         with begin("finetune", asked, seed) as work:
-            said = finetune(asked, seed, small, vocabulary, pretrained, tmp_path, work, Runtime(device="cpu"))
+            said = finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, Runtime(device="cpu"))
             path = work.out / predictions.FILE
             rows = {(row["metric"], row["split"]): row["value"] for row in work._rows}
             told = list(predictions.read(path)) if path.exists() else []
@@ -476,22 +478,26 @@ def test_batches_of_like_length_spare_padding() -> None:
     assert sum(lengths) / (shuffled.max(1).sum() * 16) < 0.6
 
 
-def test_a_task_is_tokenised_once_for_all_its_points_and_restarts(
-    tuned: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kind", FINDS)
+def test_a_tokenised_task_is_read_back_as_it_was_made(
+    kind: str, documents: list[Document], vocabulary: Vocabulary, tmp_path: Path
 ) -> None:
-    calls: list[int] = []
-
-    def counting(*arguments: Any) -> Any:
-        calls.append(1)
-        return features(*arguments)
-
-    monkeypatch.setattr(module, "features", counting)
-    tuned(recipe("sentence", epochs=1))
-    monkeypatch.setattr(module._split, "cache_clear", lambda: None, raising=False)
-    first = len(calls)
-    tuned(recipe("sentence", epochs=1, restart=1))
-    tuned(recipe("sentence", epochs=1, batch_items=16))
-    assert first == len(calls) == 3
+    found = items(kind, documents)
+    if kind == "sentence":
+        found[3] = replace(found[3], label=None)  # an item without a label has no target
+    for split in ("train", "select", "dev"):
+        write_items(tmp_path / f"{split}.jsonl", found)
+    windows = Windows(stride=5) if kind == "span-qa" else None
+    asked = Tokenised(task=task(kind), train_items=7, length=24, windows=windows)
+    counts = make(asked, vocabulary, tmp_path, tmp_path)
+    for split, first in (("train", 7), ("select", None), ("dev", None)):
+        again = [
+            f if f.spans is None else replace(f, spans=[(int(start), int(end)) for start, end in f.spans])
+            for f in load(tmp_path, split, task(kind))
+        ]
+        part = items_of(task(kind), tmp_path, split, first)
+        assert again == features(task(kind), part, vocabulary, 24, windows)
+        assert len(again) == counts[split]
 
 
 # --- predictions -----------------------------------------------------------------------------------------------------

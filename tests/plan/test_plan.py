@@ -45,7 +45,8 @@ def test_data_and_tasks_are_made_once_for_all_arms_and_seeds(project: Open) -> N
     found = list(plan(project(), "one", "debug").stages())
     counts = Counter(stage.kind for stage in found)
     assert counts == {
-        "corpus": 1, "vocabulary": 1, "pack": 1, "task": 2, "pretrain": 9, "evaluate": 9, "finetune": 18
+        "corpus": 1, "vocabulary": 1, "pack": 1, "task": 2, "features": 2,
+        "pretrain": 9, "evaluate": 9, "finetune": 18,
     }  # fmt: skip
     seen: set[str] = set()
     for stage in found:

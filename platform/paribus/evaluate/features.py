@@ -1,10 +1,16 @@
 """Items to ids: [CLS] a [SEP] (b [SEP]), cut to length, with what a head needs to learn and what a prediction needs.
 
+    stage folder: train.npz, select.npz, dev.npz
+
 A span question becomes a feature a window of its passage, a multiple choice one an option; every other item is one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from paribus.data.formats import (
     ChoiceItem,
@@ -14,12 +20,17 @@ from paribus.data.formats import (
     SentenceItem,
     SpanItem,
     TaggingItem,
+    read_items,
 )
 from paribus.data.vocabulary import CLS, SEP, UNK, Encoded, Vocabulary
+from paribus.evaluate.metrics import bio
+from paribus.plan.stages import Tokenised
 from paribus.spec.finetuning import Windows
-from paribus.spec.task import Task
+from paribus.spec.task import SpanQa, Tagging, Task
 
 IGNORED = -100
+SPLITS = ("train", "select", "dev")
+LISTS = ("ids", "target", "spans", "widest")
 LONGEST_OPTION = 128  # tokens of question and option; Liu et al. 2019, reference code for RACE
 
 
@@ -39,8 +50,60 @@ class Feature:
     second: int
     target: int | float | list[int] | tuple[int, int] | None
     option: int = 0
-    spans: list[tuple[int, int]] | None = None
+    spans: Sequence[tuple[int, int]] | None = None
     widest: list[bool] | None = None
+
+
+def make(asked: Tokenised, vocabulary: Vocabulary, task_folder: Path, out: Path) -> dict[str, int]:
+    """Write the features of every split of a task's folder; returns how many each has."""
+    counts = {}
+    for split in SPLITS:
+        first = asked.train_items if split == "train" else None
+        items = items_of(asked.task, task_folder, split, first)
+        found = features(asked.task, items, vocabulary, asked.length, asked.windows)
+        _save(found, out / f"{split}.npz")
+        counts[split] = len(found)
+    return counts
+
+
+def items_of(task: Task, task_folder: Path, split: str, first: int | None) -> list[Item]:
+    """The items of a split, or the `first` of them; entities as BIO, whatever the files' own scheme."""
+    items = read_items(task_folder / f"{split}.jsonl")[:first]
+    if isinstance(task, Tagging) and any(label.startswith("B-") for label in task.labels):
+        items = [replace(item, labels=tuple(bio(item.labels))) for item in items if isinstance(item, TaggingItem)]
+    return items
+
+
+def _save(found: Sequence[Feature], path: Path) -> None:
+    """Each field an array; of those that hold lists, the lists end to end and how long each is."""
+    arrays: dict[str, Any] = {
+        name: np.array([getattr(feature, name) for feature in found]) for name in ("item", "second", "option")
+    }
+    for name in LISTS:
+        values = [getattr(feature, name) for feature in found]
+        lists = [[] if value is None else value if isinstance(value, list | tuple) else [value] for value in values]
+        flat = np.array([value for values in lists for value in values])
+        arrays[name] = flat.astype(np.int32) if flat.dtype == np.int64 else flat
+        arrays[f"{name}_lengths"] = np.array([len(values) for values in lists])
+    np.savez(path, **arrays)
+
+
+def load(folder: Path, split: str, task: Task) -> list[Feature]:
+    """The features of a split in a finished stage."""
+    with np.load(folder / f"{split}.npz") as arrays:
+        ids, targets, spans, widest = (_lists(arrays[name], arrays[f"{name}_lengths"]) for name in LISTS)
+        item, second, option = (arrays[name].tolist() for name in ("item", "second", "option"))
+    if not isinstance(task, Tagging):
+        targets = [tuple(t) if isinstance(task, SpanQa) else t[0] if t else None for t in targets]
+    if not isinstance(task, SpanQa):
+        return [Feature(*fields) for fields in zip(ids, item, second, targets, option, strict=True)]
+    return [Feature(*fields) for fields in zip(ids, item, second, targets, option, spans, widest, strict=True)]
+
+
+def _lists(values: Any, lengths: Any) -> list[Any]:
+    ends = np.cumsum(lengths).tolist()
+    flat = values if values.ndim == 2 else values.tolist()  # spans stay an array: millions of pairs take seconds
+    return [flat[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def features(

@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from paribus.data.formats import ChoiceItem, Item, SpanItem, TaggingItem, read_items
-from paribus.data.vocabulary import PAD, Vocabulary
+from paribus.data.formats import ChoiceItem, Item, SpanItem
+from paribus.data.vocabulary import PAD
 from paribus.evaluate import predictions
-from paribus.evaluate.features import IGNORED, Feature, features
-from paribus.evaluate.metrics import best_null_threshold, bio, options, score
+from paribus.evaluate.features import IGNORED, Feature, items_of, load
+from paribus.evaluate.metrics import best_null_threshold, options, score
 from paribus.evaluate.predictions import Prediction
 from paribus.nn.build import build_encoder
 from paribus.nn.encoder import Encoder
@@ -201,23 +201,11 @@ class Split:
         return units, [len(self.items[unit[0].item].content) for unit in units]
 
 
-# A task is tokenised once for its restarts and points, and the encoder is read once for its tasks; finished stages, in
-# whose folders these lie, never change.
+# A task is read once for its restarts and points, and the encoder once for its tasks; finished stages, in whose folders
+# these lie, never change.
 @lru_cache(maxsize=6)
-def _split(
-    folder: Path,
-    name: str,
-    first: int | None,
-    task: Task,
-    vocabulary: Vocabulary,
-    length: int,
-    windows: Windows | None,
-) -> Split:
-    """A split of a task's folder, or the `first` of its items."""
-    items = read_items(folder / f"{name}.jsonl")[:first]
-    if isinstance(task, Tagging) and any(label.startswith("B-") for label in task.labels):
-        items = [replace(item, labels=tuple(bio(item.labels))) for item in items if isinstance(item, TaggingItem)]
-    return Split(items, features(task, items, vocabulary, length, windows))
+def _split(task_folder: Path, features: Path, name: str, first: int | None, task: Task) -> Split:
+    return Split(items_of(task, task_folder, name, first), load(features, name, task))
 
 
 @lru_cache(maxsize=2)
@@ -229,20 +217,21 @@ def finetune(
     asked: TaskTuning,
     seed: int,
     encoder: spec.Encoder,
-    vocabulary: Vocabulary,
     start: Path,
     task_folder: Path,
+    features: Path,
     work: Work,
     runtime: Runtime,
 ) -> dict[str, object]:
     """Rows each metric of the task on the split that chooses and on `dev`. Returns what the record says besides.
 
-    `start` holds the encoder it starts from. With `keep: best` a row tells the best epoch, and for questions without an
-    answer one tells the threshold (null score less answer score) above which none is given.
+    `start` holds the encoder it starts from, `features` the items of `task_folder` in ids. With `keep: best` a row
+    tells the best epoch, and for questions without an answer one tells the threshold (null score less answer score)
+    above which none is given.
     """
 
     def split(name: str, first: int | None = None) -> Split:
-        return _split(task_folder, name, first, asked.task, vocabulary, asked.length, asked.windows)
+        return _split(task_folder, features, name, first, asked.task)
 
     trained = [split("train", asked.train_items)]
     if asked.choose_on == "dev" and asked.train_items is None:
@@ -253,8 +242,10 @@ def finetune(
         units += found[0]
         lengths += found[1]
     batches = Epochs(units, lengths, asked.batch_items, asked.epochs, seed_for(seed, "restart", asked.restart))
-    module = Tuned(build_encoder(encoder, len(vocabulary)), encoder.width, asked, batches.steps, seed, encoder.init_std)
-    module.encoder.load_state_dict(_weights(start))
+    weights = _weights(start)
+    made = build_encoder(encoder, len(weights["tokens.weight"]))
+    made.load_state_dict(weights)
+    module = Tuned(made, encoder.width, asked, batches.steps, seed, encoder.init_std)
     choosing = split(asked.choose_on)
     metric = asked.task.metrics[0]
 

@@ -1,7 +1,7 @@
 """A run to its stages: steps with a content key, each handed only the slice it reads.
 
     corpus -> vocabulary -> pack -> pretrain -> evaluate
-      \\-> task ----------------------\\-> finetune (one a task, point of its grid and restart)
+      \\-> task -> features -----------\\-> finetune (one a task, point of its grid and restart)
                                       \\-> minimal-pairs (one a task of that kind)
 
 In place of `pretrain` may stand `import`: a checkpoint on disk, the same for every seed.
@@ -34,7 +34,8 @@ VERSIONS = {
     "import": 1,
     "evaluate": 4,
     "task": 1,
-    "finetune": 2,
+    "features": 1,
+    "finetune": 3,
     "minimal-pairs": 1,
     "suggest": 1,
 }
@@ -56,6 +57,16 @@ class Import(Spec):
 
     checkpoint: Pretrained
     encoder: Encoder
+
+
+class Tokenised(Spec):
+    """What cutting the items of a task into ids reads, besides the vocabulary."""
+
+    task: Task
+    train_items: int | None
+    length: int
+    windows: Windows | None
+    """Of span questions only."""
 
 
 class TaskTuning(Spec):
@@ -186,6 +197,19 @@ class Stages:
         )
 
     @cached_property
+    def _features(self) -> dict[str, Stage]:
+        """The tokenised items of each task that is trained on: for every seed, point and restart."""
+        vocabulary = self.data[1].key
+        found = {}
+        for stage, task in zip(self.tasks, self.run.evaluation.tasks, strict=True):
+            if not isinstance(task, MinimalPairs):
+                recipe = self.run.finetuning.of(task)
+                windows = recipe.windows if isinstance(task, SpanQa) else None
+                asked = Tokenised(task=task, train_items=recipe.train_items, length=recipe.length, windows=windows)
+                found[task.name] = make("features", asked, {"vocabulary": vocabulary, "task": stage.key})
+        return found
+
+    @cached_property
     def _pair_tests(self) -> list[tuple[Stage, PairTest]]:
         scoring, length = self.run.evaluation.minimal_pairs, self.run.packing.length
         return [
@@ -213,10 +237,10 @@ class Stages:
         left: dict[tuple[str, int], str] = {}
         finetune = []
         for task, tuning in self._tunings:
-            inputs = {**fed, "task": task.key}
+            inputs = {"pretrain": pretrain.key, "task": task.key, "features": self._features[tuning.task.name].key}
             if first := self.run.finetuning.start_from.get(tuning.task.name):
                 inputs["start"] = left[first, tuning.restart]
             finetune.append(make("finetune", tuning, inputs, seed))
             if tuning.leaves_encoder:
                 left[tuning.task.name, tuning.restart] = finetune[-1].key
-        return [*self.data, pretrain, evaluate, *self.tasks, *pairs, *finetune]
+        return [*self.data, pretrain, evaluate, *self.tasks, *self._features.values(), *pairs, *finetune]
