@@ -133,10 +133,10 @@ def features(
 def _pair(
     item: PairItem | RegressionItem, number: int, target: int | float | None, vocabulary: Vocabulary, length: int
 ) -> Feature:
-    """Both sides, the longer one cut first."""
+    """Both sides, the longer one cut first, of equal ones the second. Devlin et al. 2019, run_classifier.py."""
     a, b = (encoded.ids for encoded in vocabulary.encode_all([item.sentence1, item.sentence2]))
     room = length - 3
-    keep_a = max(room - len(b), min(len(a), room // 2))
+    keep_a = max(room - len(b), min(len(a), room - room // 2))
     a = a[:keep_a]
     b = b[: room - len(a)]
     return Feature([CLS, *a, SEP, *b, SEP], number, len(a) + 2, target)

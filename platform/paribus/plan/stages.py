@@ -34,7 +34,7 @@ VERSIONS = {
     "import": 1,
     "evaluate": 4,
     "task": 1,
-    "features": 1,
+    "features": 2,
     "finetune": 3,
     "minimal-pairs": 1,
     "suggest": 1,
