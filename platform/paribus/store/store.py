@@ -267,6 +267,8 @@ class Work:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # Asked first: without what was half-written there is room again.
+        full = error is not None and not isinstance(error, StoreError) and self._disk_is_full(error)
         shutil.rmtree(self.out, ignore_errors=True)
         try:
             with self._lease.held():
@@ -277,7 +279,7 @@ class Work:
                 raise  # it explains the error: files were moved away under this worker
         finally:
             self._lease.release()
-        if error is not None and not isinstance(error, StoreError) and self._disk_is_full(error):
+        if full:
             with writing(self.store.root):
                 raise OSError(errno.ENOSPC, "no space left on device") from error
 
