@@ -200,8 +200,11 @@ def test_a_uniform_model_scores_minus_the_number_of_pieces_times_the_logarithm_o
     assert [found[s] for s in asked] == pytest.approx([-(len(s.ids) - 2) * math.log(SIZE) for s in asked], rel=1e-6)
 
 
-def replaced_token_detection(encoder: spec.Encoder, bias: float | None = None) -> tuple[Rtd, Any]:
-    objective = Rtd(masking=Dynamic(), sharing="nes", replacement=Replacement(mask=0.85, random=0.0))
+def replaced_token_detection(
+    encoder: spec.Encoder, bias: float | None = None, discriminator: Any = "detect"
+) -> tuple[Rtd, Any]:
+    replacement = Replacement(mask=0.85, random=0.0)
+    objective = Rtd(masking=Dynamic(), sharing="nes", replacement=replacement, discriminator=discriminator)
     both = build_rtd(encoder, objective, SIZE)
     initialise(both, 0, 0.1 if bias is None else 1e-30)
     if bias is not None:
@@ -229,6 +232,34 @@ def test_a_discriminator_that_says_replaced_of_everything_finds_no_sentence_like
     (asked,) = sentences(["fellow citizens"], vocabulary, "original")
     (found,) = scores([asked], module.log_originality(rtd, 100), CPU).values()
     assert found == pytest.approx(-20.0 * (len(asked.ids) - 2), rel=1e-6)
+
+
+@pytest.mark.parametrize("tokens", [1, 10**6])
+@pytest.mark.parametrize("discriminator", ["replace-mlm", "all-tokens-mlm"])
+def test_an_encoder_that_predicts_scores_by_the_probability_of_what_stands_there_copied_or_not(
+    encoder: Callable[..., spec.Encoder], vocabulary: Vocabulary, discriminator: str, tokens: int
+) -> None:
+    _, rtd = replaced_token_detection(encoder(), discriminator=discriminator)
+    asked = sentences(TEXTS, vocabulary, "original")
+    found = scores(asked, module.log_originality(rtd, tokens), CPU)
+    for sentence in asked:
+        total = 0.0
+        for place, piece in list(enumerate(sentence.ids))[1:-1]:
+            with torch.no_grad():
+                logits_1V, copy_1 = rtd.restore(torch.tensor([sentence.ids]), None, None, torch.tensor([place]))
+            predicted = float(logits_1V[0].double().softmax(0)[piece])
+            copied = 0.0 if copy_1 is None else float(copy_1.double().sigmoid())
+            total += math.log(copied + (1 - copied) * predicted)
+        assert found[sentence] == pytest.approx(total, rel=1e-5)
+
+
+def test_an_encoder_that_copies_everything_finds_every_sentence_certain(
+    encoder: Callable[..., spec.Encoder], vocabulary: Vocabulary
+) -> None:
+    _, rtd = replaced_token_detection(encoder(), bias=20.0, discriminator="all-tokens-mlm")
+    (asked,) = sentences(["fellow citizens"], vocabulary, "original")
+    (found,) = scores([asked], module.log_originality(rtd, 100), CPU).values()
+    assert found == pytest.approx(0.0, abs=1e-6)
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------------

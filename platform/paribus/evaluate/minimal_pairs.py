@@ -5,7 +5,8 @@
 After masked language modelling a sentence is scored by its pseudo-log-likelihood, the sum over its pieces t of
 log p(t | the sentence with t masked): Salazar et al. 2020, arXiv:1910.14659, section 2.  With `within-word-l2r` the
 later pieces of t's word are masked too, with `within-word-mlm` all of them: Kauf and Ivanova 2023, arXiv:2305.10588.
-After replaced-token detection it is the sum of log P(original) over its pieces, nothing masked.
+After replaced-token detection it is the sum of log P(original) over its pieces, nothing masked; of an encoder that
+predicts instead (ELECTRA's controls) P is what it gives the piece that stands there, copied or not.
 
 Sentences of one length go together, all copies of all of them, so no batch has padding.  A sentence is scored once,
 however often it stands in the pairs, so two that read the same to the model tie exactly.
@@ -103,15 +104,29 @@ def pseudo_log_likelihood(module: Encoder, head: nn.Module, score: PairScore, vo
 
 
 def log_originality(rtd: GeneratorAndDiscriminator, tokens: int) -> Scorer:
-    """By a discriminator; at most `tokens` tokens at once."""
+    """By a discriminator, or what takes its place; at most `tokens` tokens at once."""
+    vocabulary = rtd.vocabulary_head and rtd.encoder.tokens.num_embeddings
+    if vocabulary:
+        tokens = min(tokens, MOST_LOGITS // vocabulary)
 
     def scored(ids_ST: Tensor, word_ST: Tensor) -> Tensor:
         rows = max(1, tokens // ids_ST.shape[1])
         starts = range(0, len(ids_ST), rows)
-        logits_ST = torch.cat([rtd.detect(ids_ST[start : start + rows], None, None) for start in starts])
-        return F.logsigmoid(-logits_ST[:, 1:-1].double()).sum(1)
+        return torch.cat([_log_original(rtd, ids_ST[start : start + rows])[:, 1:-1].sum(1) for start in starts])
 
     return scored
+
+
+def _log_original(rtd: GeneratorAndDiscriminator, ids_ST: Tensor) -> Tensor:
+    """The logarithm of the probability (S, T) that the original token is the one that stands there."""
+    if rtd.vocabulary_head is None:
+        return F.logsigmoid(-rtd.detect(ids_ST, None, None).double())
+    places_N = torch.arange(ids_ST.numel(), device=ids_ST.device)
+    logits_NV, copy_N = rtd.restore(ids_ST, None, None, places_N)
+    logp_N = -F.cross_entropy(logits_NV.float(), ids_ST.flatten(), reduction="none").double()
+    if copy_N is not None:  # p = D + (1 - D) p_MLM: as in paribus.objectives.rtd, a positive logit says copy
+        logp_N = torch.logaddexp(F.logsigmoid(copy_N.double()), F.logsigmoid(-copy_N.double()) + logp_N)
+    return logp_N.view_as(ids_ST)
 
 
 @torch.no_grad()

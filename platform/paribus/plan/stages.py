@@ -36,7 +36,7 @@ VERSIONS = {
     "task": 1,
     "features": 2,
     "finetune": 3,
-    "minimal-pairs": 1,
+    "minimal-pairs": 2,
     "suggest": 1,
 }
 
