@@ -6,7 +6,6 @@ name are an error, never a silent choice.
 
 import hashlib
 import importlib.util
-import json
 import os
 import sys
 import tarfile
@@ -23,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from paribus.errors import DataError, ParibusError, SpecError
+from paribus.files import read_cache, sha256, write_cache
 from paribus.spec.base import Slot, Spec
 from paribus.spec.data import Corpus, Imported, Jsonl, Parquet, TextFiles
 from paribus.spec.experiment import Base, Experiment, Factor, Scale
@@ -387,24 +387,19 @@ def all_files(sources: dict[str, Source]) -> list[Path]:
     return list(dict.fromkeys(file for source in sources.values() for file in source.files()))
 
 
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def _combined(checksums: list[str]) -> str:
     """One checksum for files in order; of a single file its own."""
     return checksums[0] if len(checksums) == 1 else hashlib.sha256("".join(checksums).encode()).hexdigest()
 
 
 @contextmanager
-def unchanged(files: list[Path], sha256: str | None, what: str) -> Iterator[None]:
-    """Read `files` inside: DataError if they are not, before and after, those that `sha256` was taken of.
+def unchanged(files: list[Path], planned: str | None, what: str) -> Iterator[None]:
+    """Read `files` inside: DataError if they are not, before and after, those that the checksum `planned` was taken of.
 
     A file may be edited between planning and working, and even while it is read; its content is what a key stands for.
     """
     for when in ("", " while they were read"):
-        if files and _combined([_sha256(file) for file in files]) != sha256:
+        if files and _combined([sha256(file) for file in files]) != planned:
             raise DataError(f"{what}: {', '.join(map(str, files))} changed{when} since the run was planned; plan again")
         if not when:
             yield
@@ -415,13 +410,8 @@ class Checksums:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._known: dict[str, str] = {}
+        self._known: dict[str, str] = read_cache(path)
         self._changed = False
-        if path.is_file():
-            try:
-                self._known = json.loads(path.read_text())
-            except ValueError:
-                self._known = {}  # a torn cache costs time, nothing else
 
     def of(self, files: list[Path]) -> str:
         """One checksum over the contents of `files`, in order."""
@@ -431,17 +421,11 @@ class Checksums:
         stat = file.stat()
         key = f"{file.resolve()}|{stat.st_ino}|{stat.st_size}|{stat.st_mtime_ns}|{stat.st_ctime_ns}"
         if key not in self._known:
-            self._known[key] = _sha256(file)
+            self._known[key] = sha256(file)
             self._changed = True
         return self._known[key]
 
     def save(self) -> None:
-        """Write what was learnt, if the store can be written at all."""
+        """Write what was learnt."""
         if self._changed:
-            try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = self._path.with_suffix(f".{os.getpid()}")
-                temporary.write_text(json.dumps(self._known))
-                temporary.replace(self._path)
-            except OSError:
-                pass  # only a cache: planning on a read-only store still works
+            write_cache(self._path, self._known)

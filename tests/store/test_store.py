@@ -14,7 +14,7 @@ import pytest
 from paribus.errors import Corrupt, LostLease, StoreError
 from paribus.plan.stages import Stage
 from paribus.store import store as module
-from paribus.store.store import Store, read_jsonl, write_atomically, writing
+from paribus.store.store import Store, read_jsonl, writing
 
 Spawn = Callable[..., "subprocess.Popen[str]"]
 
@@ -154,20 +154,6 @@ def test_a_torn_last_line_of_a_curve_is_left_out(store: Store, stage: Stage) -> 
     curve.parent.mkdir(parents=True)
     curve.write_text('{"step": 1}\n{"step": 2}\n{"st')
     assert store.curve(stage.key) == read_jsonl(curve) == [{"step": 1}, {"step": 2}]
-
-
-def test_a_small_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "format.json"
-    write_atomically(path, "old")
-
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "input/output error")
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(OSError):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 # --- two workers on one key ---

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import ParibusError, StoreError
+from paribus.files import write_atomically
 from paribus.jobs.journal import file_name
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.spec.load import build
 from paribus.spec.run import Run
-from paribus.store.store import Store, write_atomically, writing
+from paribus.store.store import Store, writing
 
 ASKED = "asked.json"
 

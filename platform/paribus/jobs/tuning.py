@@ -15,6 +15,7 @@ import optuna
 from optuna.distributions import FloatDistribution
 
 from paribus import __version__
+from paribus.files import write_atomically
 from paribus.jobs.journal import file_name
 from paribus.jobs.queue import Queue
 from paribus.plan.arms import Arm
@@ -26,7 +27,7 @@ from paribus.spec.base import canonical, digest
 from paribus.spec.experiment import Tune
 from paribus.spec.load import build
 from paribus.spec.run import Run
-from paribus.store.store import Store, write_atomically
+from paribus.store.store import Store
 
 POLL_SECONDS = 0.05
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import Corrupt, LostLease, StoreError
+from paribus.files import sha256, write_atomically
 from paribus.plan.stages import VERSIONS, Stage
 from paribus.store.lease import Lease, holder, is_live
 
@@ -60,19 +61,6 @@ def _whole(path: Path) -> Iterator[None]:
         raise Corrupt(f"{path}: damaged ({error}); remove the folder and run again, it is computed anew") from error
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that it is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def _sync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -82,8 +70,7 @@ def _sync(path: Path) -> None:
 
 
 def _checksum(path: Path) -> dict[str, Any]:
-    with path.open("rb") as stream:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 class Store:
@@ -102,7 +89,7 @@ class Store:
         try:
             found = json.loads(path.read_text())["format"]
         except (ValueError, KeyError, TypeError):
-            raise StoreError(f"{path}: not readable; it should say {{\"format\": {FORMAT}}}") from None
+            raise StoreError(f'{path}: not readable; it should say {{"format": {FORMAT}}}') from None
         if found != FORMAT:
             raise StoreError(
                 f"{path}: this store has format {found}, this version of paribus reads format {FORMAT}; "

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from paribus.errors import ParibusError
+from paribus.files import read_cache, write_atomically
 from paribus.plan.plan import Plan
 from paribus.project import Project
 from paribus.spec.base import digest
 from paribus.store.lease import exclusive
-from paribus.store.store import Store, write_atomically, writing
+from paribus.store.store import Store, writing
 from paribus.tracking.wanted import Content, Entry, Point, Wanted
 
 STATUS = {"done": "FINISHED", "diverged": "FAILED", "running": "RUNNING", "missing": "SCHEDULED"}
@@ -95,7 +96,7 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
     sources = [entry.source for entry in entries]
     started = len(sources) - sources.count(None)
     path = store.root / "mirror.json"
-    all_marks = _load(path)
+    all_marks = read_cache(path)
     here = all_marks.setdefault(_public(uri), {"plans": {}, "runs": {}})
     marks = {id: Mark(*mark) for id, mark in here["runs"].items()}
     sent = {marks[entry.id].run for entry in entries if entry.id in marks}
@@ -114,15 +115,6 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
     finally:
         here["runs"] = marks
         write_atomically(path, json.dumps(all_marks))
-
-
-def _load(path: Path) -> dict[str, Any]:
-    """The marks in `path`; none where the file is missing or torn."""
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
-    except (OSError, ValueError):
-        return {}
 
 
 def _public(text: str) -> str:

@@ -3,14 +3,13 @@
 scratch/checkpoints/STEP.ckpt and STEP.sha256
 """
 
-import hashlib
 import os
 import time
 from pathlib import Path
 
 import pytorch_lightning as pl
 
-from paribus.store.store import write_atomically
+from paribus.files import sha256, write_atomically
 
 KEPT = 2
 
@@ -35,9 +34,8 @@ class Checkpoints(pl.Callback):
         temporary = path.with_suffix(".partial")
         trainer.save_checkpoint(temporary)
         with temporary.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").hexdigest()
             os.fsync(stream.fileno())
-        write_atomically(path.with_suffix(".sha256"), digest)
+        write_atomically(path.with_suffix(".sha256"), sha256(temporary))
         temporary.replace(path)
         for old in sorted(self._folder.glob("*.ckpt"))[:-KEPT]:
             old.unlink()
@@ -48,10 +46,8 @@ def newest(folder: Path) -> tuple[Path, int] | None:
     """The newest checkpoint that matches its checksum, and its step. Damaged ones are removed."""
     for path in sorted(folder.glob("*.ckpt"), reverse=True):
         try:
-            wanted = path.with_suffix(".sha256").read_text()
-            with path.open("rb") as stream:
-                if hashlib.file_digest(stream, "sha256").hexdigest() == wanted:
-                    return path, int(path.stem)
+            if path.with_suffix(".sha256").read_text() == sha256(path):
+                return path, int(path.stem)
         except OSError:
             pass
         path.unlink(missing_ok=True)

@@ -12,7 +12,8 @@ import pytorch_lightning as pl
 import torch
 
 from paribus.errors import Stopped
-from paribus.store.store import read_jsonl, write_atomically
+from paribus.files import write_atomically
+from paribus.store.store import read_jsonl
 
 
 class Diverged(Exception):

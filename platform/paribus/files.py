@@ -1,0 +1,45 @@
+"""Small files: checksums, writes that are whole or not there, caches that may be lost."""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file's content, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a small file so that it is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    try:
+        with temporary.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_cache(path: Path) -> dict[str, Any]:
+    """What a JSON file remembers; nothing where it is missing or torn, which costs time and nothing else."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+    except (OSError, ValueError):
+        return {}
+
+
+def write_cache(path: Path, known: dict[str, Any]) -> None:
+    """Remember `known`, if the disk can be written: planning on a read-only store still works."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(known))
+    except OSError:
+        pass
