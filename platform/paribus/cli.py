@@ -3,12 +3,9 @@
 Heavy imports wait inside; settings live in files, flags say only what to do and where.
 """
 
-import json
 import os
 import signal
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,11 +17,9 @@ from paribus.errors import ParibusError
 
 if TYPE_CHECKING:
     from paribus.jobs.queue import Entry
-    from paribus.plan.estimate import Cost
     from paribus.plan.plan import Plan
     from paribus.project import Library, Project
-    from paribus.spec.experiment import Experiment
-    from paribus.spec.task import Task
+    from paribus.spec.run import Runtime
     from paribus.store.store import Store
 
 app = typer.Typer(
@@ -96,63 +91,13 @@ def list_(
     from paribus import views
 
     project = _project()
-    if what == "stages":
-        store = _store(project)
-        rows = [
-            {"key": r["key"], "outcome": r["outcome"], "seconds": round(r["finished"] - r["started"], 1)}
-            for r in store.records()
-        ]
-    else:
-        rows = _listing(project, what)
+    rows = views.listing(project, _store(project), what)
     if as_json:
         views.show_json(rows)
     elif rows:
         views.show_rows(rows)
     else:
         print(f"no {what} yet")
-
-
-def _bases(experiment: "Experiment") -> str:
-    """The base of an experiment and, in brackets, those of single scales."""
-    at = ", ".join(f"{scale}: {base}" for scale, base in experiment.base_at.items())
-    return experiment.base + (f" ({at})" if at else "")
-
-
-def _listing(project: "Project", what: str) -> list[dict[str, Any]]:
-    match what:
-        case "experiments":
-            library = project.experiments
-            return [
-                {"experiment": n, "question": e.question, "base": _bases(e)} for n in library for e in [library.get(n)]
-            ]
-        case "factors":
-            return [
-                {"factor": n, "levels": ", ".join(f.levels), "source": f.source}
-                for n in project.factors
-                for f in [project.factors.get(n)]
-            ]
-        case "bases":
-            return [{"base": n, "source": project.bases.get(n).source.strip()} for n in project.bases]
-        case "scales":
-            return [{"scale": n, "note": project.scales.get(n).note.strip()} for n in project.scales]
-        case "protocols":
-            return [{"protocol": n, "source": project.protocols.get(n).source.strip()} for n in project.protocols]
-        case "tasks":
-            return [
-                {"task": n, "kind": t.kind, "metrics": ", ".join(t.metrics), "source": t.source}
-                for n in project.tasks
-                for t in [project.task(n)]
-            ]
-        case "tables":
-            return [
-                {"table": n, "kind": t.kind, "title": t.title, "arxiv": t.paper.arxiv or ""}
-                for n in project.tables
-                for t in [project.tables.get(n)]
-            ]
-    from paribus.spec.load import suggest
-
-    kinds = ("experiments", "factors", "bases", "scales", "protocols", "tasks", "tables", "stages")
-    raise ParibusError(f"list {what}: no such kind" + suggest(what, kinds))
 
 
 @app.command()
@@ -210,6 +155,7 @@ def plan(
 ) -> None:
     """Every run and stage, what is done and shared, parameters, FLOPs, time, disk.  Example: paribus plan masking"""
     from paribus import views
+    from paribus.plan.estimate import costs as count
     from paribus.plan.estimate import estimate
     from paribus.plan.plan import why as explain
 
@@ -224,7 +170,7 @@ def plan(
         print(f"{matching[0].key}: {'done' if matching[0].key in done else 'to do'}")
         print("\n".join(explain(matching[0], store.records(matching[0].kind))))
         return
-    costs = _costs(project, found, store)
+    costs = count(found, project, store.root / "costs.json")
     missing = [stage for stage in found.stages() if stage.key not in done]
     if as_json:
         keys = [
@@ -234,38 +180,6 @@ def plan(
         views.show_json({**views.plan_summary(found, done, costs), "keys": keys})
     else:
         views.show_plan(found, done, costs, estimate(found, missing, costs, store.records()))
-
-
-def _costs(project: "Project", found: "Plan", store: "Store") -> "dict[str, Cost]":
-    """The cost of each arm, remembered in the store; counting needs torch, so a process of its own does it."""
-    from paribus.plan.estimate import Cost, cost_key, cost_question
-    from paribus.store.store import write_atomically
-
-    path = store.root / "costs.json"
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        known = {}
-    asked = {cost_key(arm.run): cost_question(arm.run) for arm in found.arms}
-    new = [key for key in asked if key not in known]
-    if new:
-        child = subprocess.run(
-            [sys.executable, "-m", "paribus.nn.count"],
-            input=json.dumps([asked[key] for key in new]),
-            capture_output=True,
-            text=True,
-            cwd=project.root,
-        )
-        if child.returncode:
-            print(f"parameters could not be counted: {child.stderr.strip().splitlines()[-1]}", file=sys.stderr)
-            return {}
-        known |= dict(zip(new, json.loads(child.stdout), strict=True))
-        try:
-            store.root.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, json.dumps(known))
-        except OSError:
-            pass  # only a cache: planning on a read-only store still works
-    return {key: Cost(**known[key]) for key in asked}
 
 
 @app.command()
@@ -278,42 +192,20 @@ def status(
     from dataclasses import asdict
 
     from paribus import views
+    from paribus.jobs.queue import entries, names
 
     store = _store(_project())
     while True:
-        entries = _entries(store, queues)
+        found = entries(store, names(store, queues))
         if as_json:
-            views.show_json([{"queue": name, **asdict(entry)} for name, entry in entries])
+            views.show_json([{"queue": name, **asdict(entry)} for name, entry in found])
         else:
             if watch:
                 views.console.clear()
-            views.show_status(entries, store)
+            views.show_status(found, store)
         if not watch:
             return
         time.sleep(1.0)
-
-
-def _names(store: "Store", asked: Iterable[str] | None) -> list[str]:
-    """The queues that `asked` (names with or without a scale; None: all) means."""
-    from paribus.jobs.journal import queues
-    from paribus.spec.load import suggest
-
-    there = queues(store)
-    if not asked:
-        return there
-    found = []
-    for name in asked:
-        matching = [queue for queue in there if queue == name or queue.rpartition("@")[0] == name]
-        if not matching:
-            raise ParibusError(f"no queue is called {name!r}" + suggest(name, there))
-        found += matching
-    return found
-
-
-def _entries(store: "Store", asked: Iterable[str] | None) -> "list[tuple[str, Entry]]":
-    from paribus.jobs.queue import Queue
-
-    return [(name, entry) for name in _names(store, asked) for entry in Queue(store, name).entries()]
 
 
 @app.command()
@@ -348,20 +240,9 @@ def queue(
 
 
 def _enqueue(found: "Plan", store: "Store", priority: int = 0, again: bool = False) -> None:
-    """Queue what is missing; `again`: also what failed or was cancelled before (what diverged would diverge again)."""
-    from paribus.jobs.queue import Queue
-    from paribus.jobs.runs import remember
-    from paribus.jobs.tuning import write_tuning
+    from paribus.jobs.plans import enqueue
 
-    queue = Queue(store, found.name)
-    remember(store, found)
-    runs = [*found.trials, *found.runs]
-    if again:
-        keys = {run.key for run in runs}
-        queue.retry(e.run for e in queue.entries() if e.run in keys and e.status in ("failed", "cancelled"))
-    for tuning in found.tunings:
-        write_tuning(store, found.name, tuning, found.seeds, priority)
-    counts = queue.add(runs, priority)
+    counts = enqueue(found, store, priority, again)
     queued = counts.pop("queued", 0)
     others = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
     later = f"; {found.seeds * len(found.untuned)} more after tuning" if found.untuned else ""
@@ -380,7 +261,7 @@ def work(
     micro_batch_rows: Micro = None,
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
-    from paribus.jobs.queue import Queue
+    from paribus.jobs.queue import Queue, entries, names
     from paribus.jobs.tuning import advance
     from paribus.spec.run import Runtime
 
@@ -390,50 +271,31 @@ def work(
     runtime = Runtime(
         device=device, threads=threads, checkpoint_seconds=checkpoint_seconds, micro_batch_rows=micro_batch_rows
     )
-    names = _names(store, queues)
-    for name in names:
+    asked = names(store, queues)
+    for name in asked:
         Queue(store, name).reap()
         advance(store, Queue(store, name))
-    if not any(entry.status == "waiting" for _, entry in _entries(store, names)):
+    if not any(entry.status == "waiting" for _, entry in entries(store, asked)):
         print("no run is waiting", file=sys.stderr)
         return
-    _work(project, store, names, workers, runtime, _queued_plans(project, store, names))
-    _fail_on_failures(_entries(store, names))
+    _work(project, store, asked, workers, runtime)
+    _fail_on_failures(entries(store, asked))
 
 
-def _work(
-    project: "Project", store: "Store", names: list[str], workers: int, runtime: Any, plans: "list[Plan]"
-) -> None:
-    """Run workers on the queues until they are empty, mirroring `plans` to MLflow meanwhile."""
+def _work(project: "Project", store: "Store", names: list[str], workers: int, runtime: "Runtime") -> None:
+    """Run workers on the queues until they are empty, mirroring them to MLflow meanwhile."""
     from paribus import views
-    from paribus.jobs.pool import Pool
+    from paribus.jobs.plans import queued
+    from paribus.jobs.pool import drain
+    from paribus.jobs.queue import entries
+    from paribus.tracking.live import Mirroring
 
     def statuses() -> list[str]:
-        return [entry.status for _, entry in _entries(store, names)]
+        return [entry.status for _, entry in entries(store, names)]
 
-    with views.Display(store, statuses) as display, _Mirroring(project, store, plans):
-        Pool(project, store, names, workers, runtime).wait(display.look)
-        # A worker that was killed leaves its run behind; give it to fresh workers, but not for ever.
-        for _ in range(3):
-            if not {"waiting", "lost"} & set(statuses()):
-                break
-            Pool(project, store, names, workers, runtime).wait(display.look)
-
-
-def _queued_plans(project: "Project", store: "Store", names: Iterable[str]) -> "list[Plan]":
-    """What the queues were asked for, planned again; what no longer plans is said and left out."""
-    from paribus.jobs.runs import asked
-    from paribus.plan.plan import plan
-
-    found = []
-    for name in names:
-        experiment, _, scale = name.rpartition("@")
-        for told in asked(store, name):
-            try:
-                found.append(plan(project, experiment, scale, told["seeds"], told["overrides"], store))
-            except ParibusError as error:
-                print(f"{name} is not mirrored: {error}", file=sys.stderr)
-    return found
+    plans = queued(project, store, names)
+    with views.Display(store, statuses) as display, Mirroring(project, store, plans):
+        drain(project, store, names, workers, runtime, display.look)
 
 
 def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
@@ -448,50 +310,6 @@ def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
     if bad:
         print("`paribus logs RUN` shows what happened, `paribus retry` queues them again", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def _mirror(project: "Project", store: "Store", found: "Plan") -> str:
-    """Bring MLflow up to date, one process at a time; why it could not be, if so."""
-    from paribus.tracking.mirror import sync, tracking_uri
-
-    lease = store.lease("mirror")
-    if lease is None:
-        return ""  # another command is at it
-    try:
-        return sync(found, store, tracking_uri(project), live=True).outage
-    finally:
-        lease.release()
-
-
-class _Mirroring:
-    """Keeps MLflow up to date from a thread of this process while workers run; the last look is at the end."""
-
-    def __init__(self, project: "Project", store: "Store", plans: "list[Plan]") -> None:
-        self._project, self._store, self._plans = project, store, plans
-        self._stop = threading.Event()
-        self._said: set[str] = set()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
-
-    def _run(self) -> None:
-        while not self._stop.wait(5.0):
-            self._sync()
-
-    def _sync(self) -> None:
-        from paribus.plan.plan import again
-
-        for plan in self._plans:
-            outage = _mirror(self._project, self._store, again(plan, self._project, self._store))
-            if outage and outage not in self._said:
-                print(f"mlflow: {outage}; `paribus sync` will catch up", file=sys.stderr)
-                self._said.add(outage)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._sync()
 
 
 @app.command()
@@ -509,8 +327,11 @@ def run(
     micro_batch_rows: Micro = None,
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
+    from paribus.jobs.plans import queued
+    from paribus.jobs.queue import entries
     from paribus.plan.plan import again
     from paribus.spec.run import Runtime
+    from paribus.tracking.live import Mirroring
 
     project = _project()
     store = _store(project)
@@ -522,38 +343,38 @@ def run(
         runtime = Runtime(
             device=device, threads=threads, checkpoint_seconds=checkpoint_seconds, micro_batch_rows=micro_batch_rows
         )
-        _work(project, store, [found.name], workers, runtime, _queued_plans(project, store, [found.name]))
+        _work(project, store, [found.name], workers, runtime)
         found = again(found, project, store)
         keys = {run.key for run in [*found.trials, *found.runs]}
-        entries = [(name, entry) for name, entry in _entries(store, [found.name]) if entry.run in keys]
-        if {entry.status for _, entry in entries} == {"failed"} and len({entry.reason for _, entry in entries}) == 1:
-            raise ParibusError(entries[0][1].reason)
+        stands = [(name, entry) for name, entry in entries(store, [found.name]) if entry.run in keys]
+        if {entry.status for _, entry in stands} == {"failed"} and len({entry.reason for _, entry in stands}) == 1:
+            raise ParibusError(stands[0][1].reason)
     else:
-        entries = []
+        stands = []
         print(f"{found.name}: everything is done, nothing is computed again", file=sys.stderr)
-        with _Mirroring(project, store, _queued_plans(project, store, [found.name])):
+        with Mirroring(project, store, queued(project, store, [found.name])):
             pass
     _print_tables(project, store, experiment, scale, seeds, sets, "text", files=True)
-    _fail_on_failures(entries)
+    _fail_on_failures(stands)
 
 
 @app.command()
 def cancel(queues: Queues = None) -> None:
     """Cancel what waits and stop what runs.  Example: paribus cancel masking@tiny"""
-    from paribus.jobs.queue import Queue
+    from paribus.jobs.queue import Queue, names
 
     store = _store(_project())
-    for name in _names(store, queues):
+    for name in names(store, queues):
         print(f"{name}: {Queue(store, name).cancel()} runs cancelled")
 
 
 @app.command()
 def retry(queues: Queues = None) -> None:
     """Queue again what failed, diverged or was cancelled.  Example: paribus retry masking@tiny"""
-    from paribus.jobs.queue import Queue
+    from paribus.jobs.queue import Queue, names
 
     store = _store(_project())
-    for name in _names(store, queues):
+    for name in names(store, queues):
         print(f"{name}: {Queue(store, name).retry()} runs queued again")
 
 
@@ -584,6 +405,7 @@ def _print_tables(
     format: str,
     files: bool,
 ) -> None:
+    from paribus.jobs.queue import entries, names
     from paribus.spec.load import parse_override
     from paribus.store.store import writing
     from paribus.tables.render import FORMATS, render, write_all
@@ -592,9 +414,7 @@ def _print_tables(
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
-    failed = (
-        [e.run for _, e in _entries(store, None) if e.status == "failed"] if (store.root / "queue").is_dir() else ()
-    )
+    failed = [entry.run for _, entry in entries(store, names(store, None)) if entry.status == "failed"]
     for found in tables_for(project, store, name, scale, seeds, overrides, failed):
         if format == "text":
             from paribus import views
@@ -628,12 +448,14 @@ def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
 @app.command()
 def sync(queues: Queues = None) -> None:
     """Bring MLflow up to date with the store, or build it anew.  Example: paribus sync masking@tiny"""
+    from paribus.jobs.plans import queued
+    from paribus.jobs.queue import names
     from paribus.tracking.mirror import sync as bring
     from paribus.tracking.mirror import tracking_uri
 
     project = _project()
     store = _store(project)
-    for found in _queued_plans(project, store, _names(store, queues)):
+    for found in queued(project, store, names(store, queues)):
         counts = bring(found, store, tracking_uri(project))
         did = f"{counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
         print(f"{found.name}: {did}")
@@ -657,26 +479,9 @@ app.add_typer(data, name="data")
 def data_list(as_json: Json = False) -> None:
     """Which tasks' files are there, and what to do for the missing.  Example: paribus data list"""
     from paribus import views
-    from paribus.data.check import sources
-    from paribus.errors import DataError
+    from paribus.data.check import inventory
 
-    project = _project()
-    rows = []
-    for name in project.tasks:
-        task = project.task(name)
-        found = sources(task, project.data)
-        missing = [split for split, source in found.items() if isinstance(source, DataError)]
-        there = ", ".join(split for split in found if split not in missing)
-        files = ", ".join(f"{split}: {getattr(task.data, split)}" for split in missing)
-        rows.append(
-            {
-                "task": name,
-                "kind": task.kind,
-                "there": there if found else f"({task.data.kind})",
-                "missing": f"{files}; into {project.data / getattr(task.data, 'path', '')}" if missing else "",
-                "from": getattr(task.data, "obtain", "") if missing else "",
-            }
-        )
+    rows = inventory(_project())
     if as_json:
         views.show_json(rows)
     else:
@@ -695,11 +500,9 @@ def data_check(
     from dataclasses import asdict
 
     from paribus import views
-    from paribus.data.check import check
+    from paribus.data.check import check, checkable
 
-    project = _project()
-    tasks = _checkable(project, what)
-    found = {task.name: check(task, root) for task, root in tasks}
+    found = {task.name: check(task, root) for task, root in checkable(_project(), what)}
     if as_json:
         views.show_json({name: [asdict(file) for file in files] for name, files in found.items()})
     else:
@@ -707,40 +510,6 @@ def data_check(
     refused = [f"{name} {file.split}" for name, files in found.items() for file in files if file.there > file.usable]
     if refused:
         raise ParibusError(f"data check {what}: {len(refused)} files cannot be used: {', '.join(refused)}")
-
-
-def _checkable(project: "Project", what: str) -> "list[tuple[Task, Path]]":
-    """The tasks that `what` means, each with the data folder it is to be read from."""
-    from paribus.data.check import sources
-    from paribus.project import Source
-    from paribus.spec.task import Folder
-
-    if what in project.tasks.paths:
-        task = project.task(what)
-        if not isinstance(task.data, Folder):
-            kind = task.data.kind
-            raise ParibusError(f"data check {what}: there are no files to check, its data are of kind {kind!r}")
-        return [(task, project.data)]
-    folder = Path(what).resolve()
-    if not folder.is_dir():
-        project.tasks.path(what, "data check")
-    found = []
-    for name in project.tasks:
-        task = project.task(name)
-        if not isinstance(task.data, Folder):
-            continue
-        parts = Path(task.data.path).parts
-        # The folder is the data folder itself, or lies on the way from there to the task's own.
-        roots = [folder] + [
-            folder.parents[depth - 1] for depth in range(1, len(parts) + 1) if folder.parts[-depth:] == parts[:depth]
-        ]
-        for root in roots:
-            if any(isinstance(source, Source) for source in sources(task, root).values()):
-                found.append((task, root))
-                break
-    if not found:
-        raise ParibusError(f"data check {what}: the files of no task are there; `paribus data list` says where they go")
-    return found
 
 
 exports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write a run's encoder for other programs.")

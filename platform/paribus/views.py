@@ -13,9 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from paribus.data.check import Checked
+from paribus.errors import ParibusError
 from paribus.plan.estimate import Cost, Estimate, cost_key
 from paribus.plan.plan import Plan
 from paribus.plan.tuning import ends
+from paribus.project import Project
+from paribus.spec.experiment import Experiment
+from paribus.spec.load import suggest
 from paribus.store.store import Store
 
 # Where nobody looks, lines are as wide as a log takes them.
@@ -30,6 +34,47 @@ def grid(*columns: str, title: str | None = None) -> Table:
     for column in columns:
         found.add_column(column.rstrip("#"), justify="right" if column.endswith("#") else "left", overflow="fold")
     return found
+
+
+def listing(project: Project, store: Store, what: str) -> list[dict[str, Any]]:
+    """What there is of the kind `what`, a row each."""
+    match what:
+        case "experiments":
+            experiments = {n: project.experiments.get(n) for n in project.experiments}
+            return [{"experiment": n, "question": e.question, "base": _bases(e)} for n, e in experiments.items()]
+        case "factors":
+            factors = {n: project.factors.get(n) for n in project.factors}
+            return [{"factor": n, "levels": ", ".join(f.levels), "source": f.source} for n, f in factors.items()]
+        case "bases":
+            return [{"base": n, "source": project.bases.get(n).source.strip()} for n in project.bases]
+        case "scales":
+            return [{"scale": n, "note": project.scales.get(n).note.strip()} for n in project.scales]
+        case "protocols":
+            return [{"protocol": n, "source": project.protocols.get(n).source.strip()} for n in project.protocols]
+        case "tasks":
+            tasks = {n: project.task(n) for n in project.tasks}
+            return [
+                {"task": n, "kind": t.kind, "metrics": ", ".join(t.metrics), "source": t.source}
+                for n, t in tasks.items()
+            ]
+        case "tables":
+            tables = {n: project.tables.get(n) for n in project.tables}
+            return [
+                {"table": n, "kind": t.kind, "title": t.title, "arxiv": t.paper.arxiv or ""} for n, t in tables.items()
+            ]
+        case "stages":
+            return [
+                {"key": r["key"], "outcome": r["outcome"], "seconds": round(r["finished"] - r["started"], 1)}
+                for r in store.records()
+            ]
+    kinds = ("experiments", "factors", "bases", "scales", "protocols", "tasks", "tables", "stages")
+    raise ParibusError(f"list {what}: no such kind" + suggest(what, kinds))
+
+
+def _bases(experiment: Experiment) -> str:
+    """The base of an experiment and, in brackets, those of single scales."""
+    at = ", ".join(f"{scale}: {base}" for scale, base in experiment.base_at.items())
+    return experiment.base + (f" ({at})" if at else "")
 
 
 def show_rows(rows: Sequence[dict[str, Any]]) -> None:

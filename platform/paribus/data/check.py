@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from paribus.data.formats import Item, MinimalPairItem, PairItem, Reading, read
-from paribus.errors import DataError
-from paribus.project import Source, locate
+from paribus.errors import DataError, ParibusError
+from paribus.project import Project, Source, locate
 from paribus.spec.task import Folder, Task
 
 SPLITS = ("train", "dev", "test")
@@ -51,6 +52,57 @@ def sources(task: Task, data: Path) -> dict[str, Source | DataError]:
                     found[split] = locate(data / task.data.path, name)
                 except DataError as error:
                     found[split] = error
+    return found
+
+
+def inventory(project: Project) -> list[dict[str, Any]]:
+    """Of each task, which of its files are there, and what to do for the missing."""
+    rows = []
+    for name in project.tasks:
+        task = project.task(name)
+        found = sources(task, project.data)
+        missing = [split for split, source in found.items() if isinstance(source, DataError)]
+        there = ", ".join(split for split in found if split not in missing)
+        files = ", ".join(f"{split}: {getattr(task.data, split)}" for split in missing)
+        rows.append(
+            {
+                "task": name,
+                "kind": task.kind,
+                "there": there if found else f"({task.data.kind})",
+                "missing": f"{files}; into {project.data / getattr(task.data, 'path', '')}" if missing else "",
+                "from": getattr(task.data, "obtain", "") if missing else "",
+            }
+        )
+    return rows
+
+
+def checkable(project: Project, what: str) -> list[tuple[Task, Path]]:
+    """The tasks that `what` (a task, or a folder) means, each with the data folder it is to be read from."""
+    if what in project.tasks.paths:
+        task = project.task(what)
+        if not isinstance(task.data, Folder):
+            kind = task.data.kind
+            raise ParibusError(f"data check {what}: there are no files to check, its data are of kind {kind!r}")
+        return [(task, project.data)]
+    folder = Path(what).resolve()
+    if not folder.is_dir():
+        project.tasks.path(what, "data check")
+    found = []
+    for name in project.tasks:
+        task = project.task(name)
+        if not isinstance(task.data, Folder):
+            continue
+        parts = Path(task.data.path).parts
+        # The folder is the data folder itself, or lies on the way from there to the task's own.
+        roots = [folder] + [
+            folder.parents[depth - 1] for depth in range(1, len(parts) + 1) if folder.parts[-depth:] == parts[:depth]
+        ]
+        for root in roots:
+            if any(isinstance(source, Source) for source in sources(task, root).values()):
+                found.append((task, root))
+                break
+    if not found:
+        raise ParibusError(f"data check {what}: the files of no task are there; `paribus data list` says where they go")
     return found
 
 

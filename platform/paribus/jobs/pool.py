@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 
 from paribus.errors import ParibusError
+from paribus.jobs.queue import entries
 from paribus.project import Project
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
 POLL_SECONDS = 0.25
+POOLS = 4
 
 
 class Pool:
@@ -66,3 +68,14 @@ class Pool:
                 worker.terminate()
         for worker in self._workers:
             worker.wait()
+
+
+def drain(
+    project: Project, store: Store, names: Sequence[str], count: int, runtime: Runtime, look: Callable[[], None]
+) -> None:
+    """Run workers until the queues `names` are empty; `look` is called meanwhile."""
+    # A worker that was killed leaves its run behind; give it to fresh workers, but not for ever.
+    for _ in range(POOLS):
+        Pool(project, store, names, count, runtime).wait(look)
+        if not {"waiting", "lost"} & {entry.status for _, entry in entries(store, names)}:
+            return

@@ -24,9 +24,10 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from paribus.errors import ParibusError
-from paribus.jobs.journal import file_name, storage
+from paribus.jobs.journal import file_name, queues, storage
 from paribus.jobs.runs import QueuedRun, read_run, write_run
 from paribus.plan.plan import PlannedRun
+from paribus.spec.load import suggest
 from paribus.store.lease import Lease, exclusive
 from paribus.store.store import Store, writing
 
@@ -276,3 +277,22 @@ class Claim:
 
 def _seconds(moment: datetime | None) -> float | None:
     return moment.timestamp() if moment else None
+
+
+def names(store: Store, asked: Iterable[str] | None) -> list[str]:
+    """The queues that `asked` (names with or without a scale; None: all) means."""
+    there = queues(store)
+    if not asked:
+        return there
+    found = []
+    for name in asked:
+        matching = [queue for queue in there if queue == name or queue.rpartition("@")[0] == name]
+        if not matching:
+            raise ParibusError(f"no queue is called {name!r}" + suggest(name, there))
+        found += matching
+    return found
+
+
+def entries(store: Store, queues: Iterable[str]) -> list[tuple[str, Entry]]:
+    """Where each run of `queues` stands, with its queue."""
+    return [(name, entry) for name in queues for entry in Queue(store, name).entries()]

@@ -1,11 +1,17 @@
 """What a plan will take: seconds and bytes, from what finished stages took, else from FLOPs."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from paribus.files import read_cache, write_cache
 from paribus.plan.plan import Plan
 from paribus.plan.stages import Pretraining, Stage
+from paribus.project import Project
 from paribus.spec.base import canonical, digest
 from paribus.spec.objective import Rtd
 from paribus.spec.run import Run
@@ -46,6 +52,30 @@ def cost_key(run: Run) -> str:
     rtd = canonical(run.objective) if isinstance(run.objective, Rtd) else ""
     sizes = run.tokenizer.vocabulary_size, run.packing.length, run.objective.rate
     return digest("|".join(map(str, (canonical(run.encoder), *sizes, rtd))))
+
+
+def costs(plan: Plan, project: Project, cache: Path) -> dict[str, Cost]:
+    """The cost of each arm by `cost_key`, remembered in `cache`; {} where counting fails, which is said.
+
+    Counting needs torch, so a process of its own does it.
+    """
+    known = read_cache(cache)
+    asked = {cost_key(arm.run): cost_question(arm.run) for arm in plan.arms}
+    new = [key for key in asked if key not in known]
+    if new:
+        child = subprocess.run(
+            [sys.executable, "-m", "paribus.nn.count"],
+            input=json.dumps([asked[key] for key in new]),
+            capture_output=True,
+            text=True,
+            cwd=project.root,
+        )
+        if child.returncode:
+            print(f"parameters could not be counted: {child.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            return {}
+        known |= dict(zip(new, json.loads(child.stdout), strict=True))
+        write_cache(cache, known)
+    return {key: Cost(**known[key]) for key in asked}
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,42 @@
+"""Plans into the queues and out of them again."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterable
+
+from paribus.errors import ParibusError
+from paribus.jobs.queue import Queue
+from paribus.jobs.runs import asked, remember
+from paribus.jobs.tuning import write_tuning
+from paribus.plan.plan import Plan, plan
+from paribus.project import Project
+from paribus.store.store import Store
+
+
+def enqueue(found: Plan, store: Store, priority: int = 0, again: bool = False) -> Counter[str]:
+    """Queue what is missing; how many runs were `queued`, and how many left alone by their status.
+
+    `again`: also what failed or was cancelled before (what diverged would diverge again).
+    """
+    queue = Queue(store, found.name)
+    remember(store, found)
+    runs = [*found.trials, *found.runs]
+    if again:
+        keys = {run.key for run in runs}
+        queue.retry(e.run for e in queue.entries() if e.run in keys and e.status in ("failed", "cancelled"))
+    for tuning in found.tunings:
+        write_tuning(store, found.name, tuning, found.seeds, priority)
+    return queue.add(runs, priority)
+
+
+def queued(project: Project, store: Store, names: Iterable[str]) -> list[Plan]:
+    """What the queues were asked for, planned again; what no longer plans is said and left out."""
+    found = []
+    for name in names:
+        experiment, _, scale = name.rpartition("@")
+        for told in asked(store, name):
+            try:
+                found.append(plan(project, experiment, scale, told["seeds"], told["overrides"], store))
+            except ParibusError as error:
+                print(f"{name} is not mirrored: {error}", file=sys.stderr)
+    return found
