@@ -96,7 +96,7 @@ def paribus(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
 
     monkeypatch.setattr("paribus.jobs.pool.Pool", Here)
     monkeypatch.setattr("paribus.tracking.live.Mirroring._sync", lambda self: None)
-    monkeypatch.setenv("PARIBUS_CHILD", "1")
+    monkeypatch.setattr("paribus.execute.DATA", {})
 
     def call(*argv: str) -> Said:
         monkeypatch.setattr(sys, "argv", ["paribus", *argv])

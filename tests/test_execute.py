@@ -1,4 +1,4 @@
-"""Stages of a run one after another: a task that starts from another one's encoder."""
+"""Stages of a run one after another: each kind has its function; a task that starts from another one's encoder."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from paribus.data.document import Document
 from paribus.evaluate import finetune
 from paribus.execute import Context
 from paribus.plan.plan import plan
-from paribus.plan.stages import Stage, TaskTuning
+from paribus.plan.stages import VERSIONS, Stage, TaskTuning
 from paribus.project import Project, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
@@ -67,14 +67,17 @@ def project(documents: list[Document], tmp_path: Path) -> Project:
     return find(tmp_path / "project")
 
 
+def test_every_kind_of_stage_can_be_computed() -> None:
+    assert set(execute.FUNCTIONS) == set(VERSIONS) - {"suggest"}  # which the queue of a tuning computes
+
+
 def test_an_encoder_goes_from_task_to_task_and_a_start_that_diverged_ends_both(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PARIBUS_CHILD", "1")  # data stages too are computed in this process
     run = plan(project, "chain", "debug", 1).runs[0]
     store = Store(tmp_path / "store")
     store.prepare()
-    context = Context(project, store, Runtime(device="cpu"), run.arm.run)
+    context = Context(project, store, Runtime(device="cpu"), run.arm.run, data_here=True)
     loaded: list[Path] = []
     weights = finetune._weights
 

@@ -6,7 +6,6 @@ which hangs after a fork, and the memory they took is given back.  `python -m pa
 
 import importlib.metadata
 import json
-import os
 import platform
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
@@ -28,10 +27,6 @@ from paribus.spec.run import HeldOut, Run, Runtime
 from paribus.spec.task import Built, Hub, Task
 from paribus.store.store import Store, Work
 
-if TYPE_CHECKING:
-    pass
-
-DATA_KINDS = ("corpus", "vocabulary", "pack", "task")
 POLL_SECONDS = 0.2
 # What the files of a built task are called, by the format of its kind.
 ENDINGS = {"sentence": "tsv", "pair": "tsv", "regression": "tsv", "span-qa": "json", "tagging": "conll"}
@@ -47,6 +42,8 @@ class Context:
     run: Run
     stop: Callable[[], bool] = lambda: False
     """Asked now and then: whether a user wants the run to stop."""
+    data_here: bool = False
+    """Whether data stages are computed in this process and not in a child of it."""
 
     @cached_property
     def provenance(self) -> str:
@@ -229,11 +226,17 @@ def _minimal_pairs(context: Context, stage: Stage, work: Work) -> dict[str, obje
     return {}
 
 
-FUNCTIONS: Mapping[str, Callable[[Context, Stage, Work], dict[str, object]]] = {
+Function = Callable[[Context, Stage, Work], dict[str, object]]
+
+# The data stages, whose process does nothing else.
+DATA: Mapping[str, Function] = {
     "corpus": _corpus,
     "vocabulary": _vocabulary,
     "pack": _pack,
     "task": _task,
+}
+FUNCTIONS: Mapping[str, Function] = {
+    **DATA,
     "features": _features,
     "pretrain": _pretrain,
     "import": _import,
@@ -276,7 +279,7 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
     while not store.has(stage.key):
         if context.stop():
             raise Stopped
-        if stage.kind in DATA_KINDS and not _is_child():
+        if stage.kind in DATA and not context.data_here:
             _compute_data_in_child(context, stages)
             continue
         work = store.claim(stage)
@@ -295,10 +298,6 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
         raise PretrainingDiverged(store.record(stage.key)["diverged_step"])
 
 
-def _is_child() -> bool:
-    return "PARIBUS_CHILD" in os.environ
-
-
 def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
     """Compute the missing data stages of the run in a process of their own."""
     asked = {
@@ -312,7 +311,6 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         capture_output=True,
         text=True,
         cwd=context.project.root,
-        env={**os.environ, "PARIBUS_CHILD": "1"},
     )
     sys.stderr.write(child.stderr)
     if child.returncode in (2, 3):
@@ -331,7 +329,8 @@ def _child() -> int:
     project = find()
     run = build(Run, asked["run"], "run")
     runtime = Runtime.model_validate(asked["runtime"])
-    context = Context(project, Store(Path(asked["store"]), runtime.lease_seconds), runtime, run)
+    store = Store(Path(asked["store"]), runtime.lease_seconds)
+    context = Context(project, store, runtime, run, data_here=True)
     maker = Stages(run)
     try:
         execute(context, [*maker.data, *maker.tasks])

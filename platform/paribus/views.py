@@ -16,6 +16,7 @@ from paribus.data.check import Checked
 from paribus.errors import ParibusError
 from paribus.plan.estimate import Cost, Estimate, cost_key
 from paribus.plan.plan import Plan
+from paribus.plan.stages import VERSIONS
 from paribus.plan.tuning import ends
 from paribus.project import Project
 from paribus.spec.experiment import Experiment
@@ -24,8 +25,6 @@ from paribus.store.store import Store
 
 # Where nobody looks, lines are as wide as a log takes them.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
-
-KINDS = "corpus vocabulary pack task features pretrain import evaluate minimal-pairs finetune".split()
 
 
 def grid(*columns: str, title: str | None = None) -> Table:
@@ -150,7 +149,7 @@ def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str
         told["tuning"] = {"path": tuning.tune.path, "trials": trials, "tried": tried, "chosen": best}
     stages = {
         kind: {"asked": asked[kind], "distinct": distinct[kind], "done": finished[kind]}
-        for kind in KINDS
+        for kind in VERSIONS
         if asked[kind]
     }
     return {"plan": plan.name, "seeds": plan.seeds, "runs": len(plan.runs), "arms": arms, "stages": stages}

@@ -252,7 +252,7 @@ def checkpoint(folder: Path, vocabulary: Vocabulary, family: str, kind: str, **c
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """A project of the test's own, whose data stages need no process of theirs."""
-    monkeypatch.setenv("PARIBUS_CHILD", "1")
+    monkeypatch.setattr("paribus.execute.DATA", {})
     (tmp_path / "paribus.toml").write_text("")
     (tmp_path / "data").mkdir()
     return find(tmp_path)

@@ -25,18 +25,19 @@ from paribus.spec.optim import AdamW, Budget, Optimizer, Schedule
 from paribus.spec.run import HeldOut, PairScoring, Run
 from paribus.spec.task import Built, MinimalPairs, SpanQa, Task
 
-# Raise a number when the same spec gives other results; old stages then stay behind, unused.
+# Every kind of stage, in the order of a run. Raise a number when the same spec gives other results; old stages then
+# stay behind, unused.
 VERSIONS = {
     "corpus": 1,
     "vocabulary": 2,
     "pack": 3,
+    "task": 1,
+    "features": 2,
     "pretrain": 1,
     "import": 1,
     "evaluate": 4,
-    "task": 1,
-    "features": 2,
-    "finetune": 3,
     "minimal-pairs": 2,
+    "finetune": 3,
     "suggest": 1,
 }
 
