@@ -18,7 +18,7 @@ PROJECT = find(Path(__file__).parent.parent)
 def at(base: str, scale: str) -> Run:
     """A base at a scale."""
     preset = PROJECT.scales.get(scale)
-    data = build(Run, PROJECT.bases.get(base).run, base).model_dump()
+    data = PROJECT.base(base).model_dump()
     for patch in (preset.set, preset.bases.get(base, {})):
         apply(data, patch, scale)
     return build(Run, data, f"{base} at {scale}")

@@ -107,8 +107,7 @@ def show(
 ) -> None:
     """One file, resolved, with its source.  Example: paribus show masking --scale base"""
     from paribus.spec.describe import describe
-    from paribus.spec.load import build, suggest
-    from paribus.spec.run import Run
+    from paribus.spec.load import suggest
 
     project = _project()
     libraries: dict[str, Library[Any]] = {
@@ -135,8 +134,7 @@ def show(
                 f"run of the baseline at scale {scale}": plan.baseline.run,
             }
         elif kind == "base":
-            base = project.bases.get(name)
-            shown = {"source": base.source.strip(), "run": build(Run, base.run, f"{library.path(name)}: run")}
+            shown = {"source": project.bases.get(name).source.strip(), "run": project.base(name)}
         elif kind == "task":
             shown = project.task(name)
         else:

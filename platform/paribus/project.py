@@ -160,6 +160,17 @@ class Project:
         """The folder that users' corpora and tasks are relative to: PARIBUS_DATA, else what paribus.toml says."""
         return Path(os.environ.get("PARIBUS_DATA") or self.root / self.settings.data)
 
+    def base(self, name: str, asked_by: str = "") -> Run:
+        """The run that the base called `name` stands for."""
+        base, path = self.bases.get(name, asked_by), self.bases.path(name)
+        if base.of is None:
+            return build(Run, base.run, f"{path}: run")
+        if self.bases.get(base.of, f"{path}: of").of:
+            raise SpecError(f"{path}: of: got {base.of!r}, expected a base that is written out (`run`)")
+        data = self.base(base.of).model_dump()
+        apply(data, base.set, f"{path}: set")
+        return build(Run, data, f"{path}: set")
+
     def task(self, name: str, asked_by: str = "") -> Task:
         """The task called `name`."""
         data = self.tasks.get(name, asked_by).model_dump()

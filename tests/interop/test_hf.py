@@ -58,7 +58,7 @@ def finished(root: Path, documents: list[Document], tmp_path_factory: pytest.Tem
 
     def make(base: str, **changes: Any) -> tuple[Run, Path, Path]:
         project, folder = find(root), tmp_path_factory.mktemp("run")
-        data = build(Run, project.bases.get(base).run, base).model_dump()
+        data = project.base(base).model_dump()
         apply(data, {**SMALL, **{key.replace("__", "."): value for key, value in changes.items()}}, base)
         run = build(Run, data, base)
         (folder / "vocabulary").mkdir()

@@ -62,7 +62,7 @@ def deberta_v3(layers: int, width: int, heads: int) -> spec.Encoder:
 def shipped(root: Path, base: str, scale: str) -> spec.Encoder:
     """The encoder of a shipped base at a scale."""
     project = find(root)
-    run = build(Run, project.bases.get(base).run, base).model_dump()
+    run = project.base(base).model_dump()
     for patch in (project.scales.get(scale).set, project.scales.get(scale).bases.get(base, {})):
         apply(run, patch, scale)
     return build(Run, run, base).encoder
@@ -132,7 +132,7 @@ def test_what_deberta_adds_to_a_stack_of_berts_layers(root: Path) -> None:
 
 @pytest.mark.parametrize(("sharing", "tables"), [("es", 1), ("nes", 2), ("gdes", 2)])
 def test_embedding_sharing_costs_a_token_table_in_training(root: Path, sharing: str, tables: int) -> None:
-    run = build(Run, find(root).bases.get("deberta-v3").run, "deberta-v3")
+    run = find(root).base("deberta-v3")
     rtd = run.objective
     assert isinstance(rtd, Rtd)
     generator = rtd.generator.encoder(run.encoder)

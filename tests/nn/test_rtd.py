@@ -22,7 +22,6 @@ from paribus.spec import model as spec
 from paribus.spec.data import Dynamic
 from paribus.spec.load import build
 from paribus.spec.objective import Narrow, Rtd, Shallow
-from paribus.spec.run import Run
 
 Make = Callable[..., spec.Encoder]
 SMALL = {
@@ -60,7 +59,7 @@ def test_electra_small_has_as_many_parameters_as_published() -> None:
 
 
 def test_deberta_v3_has_as_many_parameters_as_published_and_its_generator_alone_the_mask_decoder(root: Path) -> None:
-    run = build(Run, find(root).bases.get("deberta-v3").run, "deberta-v3")
+    run = find(root).base("deberta-v3")
     assert isinstance(run.objective, Rtd)
     with torch.device("meta"):
         both = build_rtd(run.encoder, run.objective, 128_100)

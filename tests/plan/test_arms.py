@@ -64,7 +64,35 @@ def test_scale_then_experiment_then_override_have_the_last_word(project: Open) -
     opened = project(files)
     run = arms(opened, "set", "debug", {"optimizer.clip": 0.25})[1].run
     assert (run.packing.length, run.optimizer.lr, run.optimizer.clip) == (32, 0.5, 0.25)
-    assert run.encoder.dropout == opened.bases.get("bert").run["encoder"]["dropout"]
+    assert run.encoder.dropout == opened.base("bert").encoder.dropout
+
+
+def test_a_base_of_another_is_that_one_but_for_what_it_sets(project: Open) -> None:
+    files = {
+        "experiments/bases/pre.yaml": "{source: s, of: bert, set: {encoder.norm.kind: pre, optimizer.lr: {times: 2}}}"
+    }
+    opened = project(files)
+    bert, pre = opened.base("bert"), opened.base("pre")
+    assert differences(bert, pre) == {"encoder.norm.kind", "optimizer.lr"}
+    assert pre.optimizer.lr == 2 * bert.optimizer.lr
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("of: brt", "pre.yaml: of: no base is called 'brt' (did you mean bert?)"),
+        ("of: pre", "pre.yaml: of: got 'pre', expected a base that is written out (`run`)"),
+        (
+            "of: bert, set: {encoder.widht: 8}",
+            "pre.yaml: set: encoder.widht: no such key in encoder (did you mean width?)",
+        ),
+        ("of: bert, run: {seed: 1}", "pre.yaml: expected either `run`, or `of` with `set`"),
+        ("set: {encoder.width: 8}", "pre.yaml: expected either `run`, or `of` with `set`"),
+    ],
+)
+def test_a_base_of_nothing_that_is_written_out_is_refused(project: Open, text: str, error: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(error)):
+        project({"experiments/bases/pre.yaml": f"{{source: s, {text}}}"}).base("pre")
 
 
 def test_settings_for_a_scale_come_after_those_for_all_and_its_name_must_be_one(project: Open) -> None:

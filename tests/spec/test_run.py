@@ -19,8 +19,7 @@ EMD = {"encoder__head": "emd", "encoder__attention": DISENTANGLED, "encoder__pos
 @pytest.fixture
 def data(tmp_path: Any) -> dict[str, Any]:
     """The shipped BERT base as plain data."""
-    found: dict[str, Any] = Project(tmp_path, Settings()).bases.get("bert").run
-    return found
+    return Project(tmp_path, Settings()).base("bert").model_dump()
 
 
 def built(data: dict[str, Any], **patch: object) -> Run:

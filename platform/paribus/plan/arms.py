@@ -61,10 +61,8 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
 def _common(project: Project, experiment: Experiment, scale: str, where: str) -> dict[str, Any]:
     """The plain data every arm starts from: base, scale, protocol, the experiment's own settings."""
     name = experiment.base_for(scale)
-    base = project.bases.get(name, where)
-    preset = project.scales.get(scale)
-    base_path, scale_path = project.bases.path(name), project.scales.path(scale)
-    data: dict[str, Any] = build(Run, base.run, f"{base_path}: run").model_dump()
+    data: dict[str, Any] = project.base(name, where).model_dump()
+    preset, scale_path = project.scales.get(scale), project.scales.path(scale)
     apply(data, preset.set, f"{scale_path}: set")
     apply(data, preset.bases.get(name, {}), f"{scale_path}: bases.{name}")
     if experiment.protocol:

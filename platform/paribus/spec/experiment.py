@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from paribus.spec.base import Spec
 
@@ -27,11 +27,22 @@ class Factor(Spec):
 
 
 class Base(Spec):
-    """A complete Run to start from, at the paper's sizes."""
+    """A complete Run to start from, at the paper's sizes: written out, or another base but for what differs."""
 
     source: str
     """The paper and tables the values come from."""
-    run: dict[str, Any]
+    run: dict[str, Any] | None = None
+    """A whole Run."""
+    of: str | None = None
+    """In place of `run`: the base this one is like, itself written out."""
+    set: Patch = {}
+    """What differs from it."""
+
+    @model_validator(mode="after")
+    def _either(self) -> "Base":
+        if (self.run is None) == (self.of is None) or (self.set and self.of is None):
+            raise ValueError("expected either `run`, or `of` with `set`")
+        return self
 
 
 class Scale(Spec):
