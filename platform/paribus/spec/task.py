@@ -1,9 +1,9 @@
 """Tasks: labelled data in a standard format, a kind of head, metrics."""
 
-from collections.abc import Container, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from paribus.spec.base import Slot, location
 
@@ -46,6 +46,18 @@ class Tsv(Format):
     """Whether the first line names the columns."""
     where: dict[str, str] = {}
     """Only rows with these values in these columns; a file without the column is read whole. XNLI: one language."""
+
+    @model_validator(mode="after")
+    def _numbers_without_a_header(self) -> "Tsv":
+        if self.header:
+            return self
+        for field, named in self.columns.items():
+            for column in named if isinstance(named, tuple) else (named,):
+                if not isinstance(column, int) or column < 0:
+                    raise ValueError(f"columns.{field}: without a header a column is a number from 0, found {column!r}")
+        if self.where:
+            raise ValueError(f"where: needs a header that names {', '.join(map(repr, self.where))}")
+        return self
 
 
 class Csv(Format):
@@ -216,6 +228,16 @@ Metric = Literal[
 ]
 
 
+def _distinct(labels: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"a label is named twice: {', '.join(labels)}")
+    return labels
+
+
+Labels = Annotated[tuple[str, ...], Field(min_length=2), AfterValidator(_distinct)]
+"""What a classifier chooses from."""
+
+
 class Task(Slot):
     """A downstream task."""
 
@@ -227,6 +249,8 @@ class Task(Slot):
     """The format of files of which nothing else is said."""
     fields: ClassVar[tuple[str, ...]] = ()
     """The fields that columns must be named for, where the format is a table."""
+    optional: ClassVar[tuple[str, ...]] = ()
+    """The fields that columns may be named for as well; `id` is one of every kind."""
 
     name: str = location()
     """What tables call it. A label: two names for the same data and recipe are the same work."""
@@ -260,7 +284,7 @@ class Task(Slot):
         if isinstance(self.data, Hub):
             if self.kind not in Tsv.makes:
                 raise ValueError(f"data: kind 'hub' is not for kind {self.kind!r}; accepted: {', '.join(Tsv.makes)}")
-            self._need_columns("data.columns", self.data.columns, self.fields)
+            self._check_columns("data.columns", self.data.columns, self.fields)
         if not isinstance(self.data, Folder):
             return self
         if self.data.format is None and self.own is None:
@@ -273,12 +297,19 @@ class Task(Slot):
                 accepted = ", ".join(kind for kind, format in Format.variants().items() if self.kind in format.makes)
                 raise ValueError(f"data.{key}: {named.kind!r} is not for kind {self.kind!r}; accepted: {accepted}")
             wanted = self.fields if key == "format" else tuple(set(self.fields) - {"label", "score"})
-            self._need_columns(f"data.{key}.columns", getattr(named, "columns", self.fields), wanted)
+            if isinstance(named, Tsv | Csv | JsonLines):
+                self._check_columns(f"data.{key}.columns", named.columns, wanted)
         return self
 
-    def _need_columns(self, key: str, named: Container[str], wanted: Sequence[str]) -> None:
-        if missing := [field for field in wanted if field not in named]:
+    def _check_columns(self, key: str, columns: Columns, wanted: Sequence[str]) -> None:
+        if missing := [field for field in wanted if field not in columns]:
             raise ValueError(f"{key}: no column for {missing[0]!r}; needed: {', '.join(wanted)}")
+        known = (*self.fields, *self.optional, "id")
+        for field, column in columns.items():
+            if field not in known:
+                raise ValueError(f"{key}.{field}: kind {self.kind!r} has no such field; accepted: {', '.join(known)}")
+            if isinstance(column, tuple) and field != "options":
+                raise ValueError(f"{key}.{field}: found {list(column)}, but only `options` takes several columns")
 
 
 class Sentence(Task):
@@ -287,8 +318,9 @@ class Sentence(Task):
     accepts = ("accuracy", "f1", "macro-f1", "mcc")
     own = Tsv(columns={"source": 0, "label": 1, "note": 2, "sentence": 3}, header=False)
     fields = ("sentence", "label")
+    optional = ("source", "note")
     kind: Literal["sentence"] = "sentence"
-    labels: tuple[str, ...] = ("0", "1")
+    labels: Labels = ("0", "1")
 
 
 class Pair(Task):
@@ -301,8 +333,9 @@ class Pair(Task):
     accepts = ("accuracy", "f1", "macro-f1", "mcc", "f1a", "group-em", "record-f1", "record-em")
     own = Tsv(columns={"id": "index", "sentence1": "sentence1", "sentence2": "sentence2", "label": "label"})
     fields = ("sentence1", "sentence2", "label")
+    optional = ("group", "option")
     kind: Literal["pair"] = "pair"
-    labels: tuple[str, ...]
+    labels: Labels
 
 
 class Regression(Task):
@@ -311,6 +344,7 @@ class Regression(Task):
     accepts = ("pearson", "spearman")
     own = Tsv(columns={"id": "index", "sentence1": "sentence1", "sentence2": "sentence2", "score": "score"})
     fields = ("sentence1", "score")
+    optional = ("sentence2",)
     kind: Literal["regression"] = "regression"
 
 
@@ -330,7 +364,7 @@ class Tagging(Task):
     accepts = ("accuracy", "f1", "entity-f1")
     own = Conll()
     kind: Literal["tagging"] = "tagging"
-    labels: tuple[str, ...]
+    labels: Labels
 
 
 class MultipleChoice(Task):
@@ -338,6 +372,7 @@ class MultipleChoice(Task):
 
     accepts = ("accuracy",)
     fields = ("options", "label")
+    optional = ("context", "question", "part")
     kind: Literal["multiple-choice"] = "multiple-choice"
 
 

@@ -82,7 +82,7 @@ def test_a_set_that_cannot_be_had_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_a_set_without_commit_name_or_columns_is_refused_at_load(change: dict[str, Any], message: str) -> None:
-    given = {"name": "t", "source": "s", "kind": "pair", "labels": ["a"], "metrics": ["accuracy"]}
+    given = {"name": "t", "source": "s", "kind": "pair", "labels": ["a", "b"], "metrics": ["accuracy"]}
     with pytest.raises(SpecError) as error:
         build(Task, {**given, "data": {**HUB, "columns": COLUMNS, **change}}, "t.yaml")
     assert str(error.value).startswith(f"t.yaml: {message}")

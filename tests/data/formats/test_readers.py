@@ -256,6 +256,92 @@ def test_a_damaged_archive_is_one_line(tmp_path: Path) -> None:
         read(task("multiple-choice", {"kind": "race"}), Source(tmp_path / "RACE.tar.gz", "RACE/dev"))
 
 
+def test_a_locked_archive_is_one_line(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "t.zip", "w") as archive:
+        archive.writestr("t.tsv", HEADER + GOOD)
+    data = bytearray((tmp_path / "t.zip").read_bytes())
+    for start in (data.find(b"PK\x03\x04") + 6, data.find(b"PK\x01\x02") + 8):
+        data[start] |= 1  # says that a password is needed
+    (tmp_path / "t.zip").write_bytes(data)
+    with pytest.raises(DataError, match=r"t\.zip: cannot be unpacked \(File 't\.tsv' is encrypted"):
+        read(PAIR, locate(tmp_path, "t.tsv"))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('"a \\ud800 b"', "not JSON (half of a surrogate pair)"),
+        ('"a \\ude00 b"', "not JSON (half of a surrogate pair)"),
+        ("[" * 100_000, "not JSON (nested too deep)"),
+        ("1" * 5000, "not JSON (Exceeds the limit"),
+    ],
+    ids=["high half", "low half", "deep", "long number"],
+)
+def test_json_that_python_reads_but_nothing_can_store_is_a_bad_row(value: str, said: str, tmp_path: Path) -> None:
+    lines = task("sentence", {"kind": "jsonl", "columns": {"sentence": "text", "label": "label"}})
+    good = '{"text": "x", "label": 1}\n' * 200
+    found = reading(lines, tmp_path / "t.jsonl", f'{good}{{"text": {value}, "label": 1}}\n')
+    assert len(found.items) == 200
+    (defect,) = found.defects
+    assert str(defect).startswith(f"line 201: {said}") and defect.left_out
+    passages = '{"data": [{"paragraphs": [{"context": ' + value + ', "qas": []}]}]}'
+    with pytest.raises(DataError, match="not JSON"):
+        reading(task("span-qa"), tmp_path / "t.json", passages)
+
+
+def test_a_character_written_as_a_surrogate_pair_and_an_escaped_backslash_are_text(tmp_path: Path) -> None:
+    lines = task("sentence", {"kind": "jsonl", "columns": {"sentence": "text", "label": "label"}})
+    text = '{"text": "\\ud83d\\ude00", "label": 1}\n{"text": "\\\\ud800", "label": 1}\n'
+    assert [item.content for item in items(lines, tmp_path / "t.jsonl", text)] == ["\U0001f600", "\\ud800"]
+
+
+@pytest.mark.parametrize(
+    "paragraph",
+    [{"context": None}, {"context": ["a b"]}, {"question": None}, {"answers": [{"text": 7, "answer_start": 0}]}],
+    ids=str,
+)
+def test_a_question_whose_parts_are_no_texts_is_not_in_squads_format(paragraph: dict[str, Any], tmp_path: Path) -> None:
+    question = {"id": "q", "question": "What?", "answers": [{"text": "a", "answer_start": 0}], **paragraph}
+    data = {"data": [{"paragraphs": [{"context": question.pop("context", "a b"), "qas": [question]}]}]}
+    with pytest.raises(DataError, match="t.json, paragraph 0: not in SQuAD's format"):
+        reading(task("span-qa"), tmp_path / "t.json", json.dumps(data))
+
+
+@pytest.mark.parametrize(
+    ("format", "said"),
+    [
+        ({"kind": "tsv", "header": False, "columns": {"sentence": "text", "label": 1}}, "columns.sentence: without a"),
+        ({"kind": "tsv", "header": False, "columns": {"sentence": -1, "label": 1}}, "a number from 0, found -1"),
+        (
+            {"kind": "tsv", "header": False, "columns": {"sentence": 0, "label": 1}, "where": {"language": "sw"}},
+            "where: needs a header that names 'language'",
+        ),
+        ({"kind": "csv", "columns": {"sentence": ["a", "b"], "label": "l"}}, "only `options` takes several columns"),
+        (
+            {"kind": "jsonl", "columns": {"sentence": "a", "label": "l", "sentence2": "b"}},
+            "columns.sentence2: kind 'sentence' has no such field; accepted: sentence, label, source, note, id",
+        ),
+    ],
+)
+def test_columns_that_would_be_read_as_nothing_are_refused_at_load(format: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError) as error:
+        task("sentence", format)
+    assert said in str(error.value) and "t.yaml: data.format" in str(error.value)
+
+
+@pytest.mark.parametrize("labels", [[], ["yes"], ["yes", "no", "yes"]], ids=str)
+def test_labels_are_at_least_two_and_each_named_once(labels: list[str]) -> None:
+    for kind in ("sentence", "pair", "tagging"):
+        with pytest.raises(SpecError, match="labels: .*(at least 2|named twice)"):
+            task(kind, labels=labels)
+
+
+def test_a_labels_column_that_is_not_there_is_said(tmp_path: Path) -> None:
+    seventh = task("tagging", {"kind": "conll", "label": 7}, labels=["O", "B-PER"])
+    with pytest.raises(DataError, match="line 1: 2 columns, no column 7 with the label"):
+        reading(seventh, tmp_path / "t.conll", "Ann B-PER\nsat O\n")
+
+
 def test_a_sentence_with_a_bad_line_is_left_out_whole(tmp_path: Path) -> None:
     tags = task("tagging", labels=["O", "B-X"])
     good = "a O\nb B-X\n\n" * 150

@@ -32,9 +32,12 @@ def read_conll(format: Conll, task: Task, source: Source, test: bool) -> Iterato
                 bad = bad or Defect(f"line {number}", f"{len(cells)} columns, expected {expected}")
                 continue
             width = len(cells)
+            if not -len(cells) <= format.label < len(cells):
+                bad = bad or Defect(f"line {number}", f"{len(cells)} columns, no column {format.label} with the label")
+                continue
             try:
                 labels.append(str(label_of(task, cells[format.label], test=False)))
-            except (Refused, IndexError) as error:
+            except Refused as error:
                 bad = bad or Defect(f"line {number}", str(error))
         elif words:
             yield bad or TaggingItem(str(sentences), tuple(words), tuple(labels))

@@ -1,11 +1,14 @@
 """Text of task files: `.gz` is read as it is, and so are the files inside an archive."""
 
 import gzip
+import json
+import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from paribus.errors import DataError
 from paribus.project import Source
@@ -33,6 +36,28 @@ def lines(source: Source) -> Iterator[tuple[int, str]]:
     return ((number, line.removesuffix("\r")) for number, line in enumerate(found, 1))
 
 
+LONE = re.compile(r"\\u[dD][89abAB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..)\\u[dD][c-fC-F]")
+"""An escape of half a character beyond U+FFFF, without the other half."""
+
+
+def from_json(text: str) -> Any:
+    """The data in a JSON text. Raises JSONDecodeError, also for what Python reads but nothing can store."""
+    try:
+        found = json.loads(text)
+        if LONE.search(text):  # the escape of a backslash looks like one too, so it is tried
+            json.dumps(found, ensure_ascii=False).encode()
+    except json.JSONDecodeError:
+        raise
+    except UnicodeEncodeError:
+        place = LONE.search(text)
+        raise json.JSONDecodeError("half of a surrogate pair", text, place.start() if place else 0) from None
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deep", text, 0) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise json.JSONDecodeError(str(error), text, 0) from None
+    return found
+
+
 def members(source: Source, ending: str = "") -> Iterator[tuple[str, str]]:
     """Name and text of each file that `source` is, or holds under a name with that ending, in no particular order.
 
@@ -54,6 +79,8 @@ def members(source: Source, ending: str = "") -> Iterator[tuple[str, str]]:
             yield name, _decoded(Source(source.path, f"{source.inside}/{name}".strip("/")), data)
         if empty:
             raise DataError(f"{source.path}: holds no {source.inside or 'files'}")
+    except (RuntimeError, NotImplementedError) as error:  # zipfile's, for a password or a method it does not know
+        raise DataError(f"{source.path}: cannot be unpacked ({error})") from None
     except (EOFError, gzip.BadGzipFile, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
         raise DataError(f"{source.path}: the compressed file is cut short or damaged ({error})") from None
     except OSError as error:

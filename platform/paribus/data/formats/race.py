@@ -1,11 +1,10 @@
 """RACE: a folder a level (middle, high), in it a JSON object a passage."""
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from paribus.data.formats.files import members
+from paribus.data.formats.files import from_json, members
 from paribus.data.formats.items import ChoiceItem, Defect, Row
 from paribus.project import Source
 from paribus.spec.task import Race, Task
@@ -19,7 +18,7 @@ def read_race(format: Race, task: Task, source: Source, test: bool) -> Iterator[
     for name, text in sorted(wanted, key=lambda member: _natural(member[0])):
         level = name.partition("/")[0]
         try:
-            passage = json.loads(text)
+            passage = from_json(text)
             rows = list(zip(passage["questions"], passage["options"], passage["answers"], strict=True))
             yield from (
                 _item(passage["article"], f"{level}/{passage['id']}-{number}", level, name, *row)

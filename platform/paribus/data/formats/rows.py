@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paribus.data.formats.files import lines, text_of
+from paribus.data.formats.files import from_json, lines, text_of
 from paribus.data.formats.items import ChoiceItem, Defect, Item, PairItem, RegressionItem, Row, SentenceItem
 from paribus.errors import DataError
 from paribus.project import Source
@@ -63,7 +63,7 @@ def objects(source: Source) -> Iterator[tuple[str, dict[str, Any]] | Defect]:
 def parsed(line: str) -> dict[str, Any] | str:
     """The JSON object in a line, or what is wrong with it."""
     try:
-        found = json.loads(line)
+        found = from_json(line)
     except json.JSONDecodeError as error:
         return f"not JSON ({error.msg})"
     return found if isinstance(found, dict) else f"not a JSON object, but {line[:40]!r}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from paribus.data.formats.files import text_of
+from paribus.data.formats.files import from_json, text_of
 from paribus.data.formats.items import Answer, Defect, Item, Row, SpanItem
 from paribus.errors import DataError
 from paribus.project import Source
@@ -17,7 +17,7 @@ def read_squad(format: Squad, task: Task, source: Source, test: bool) -> Iterato
     """Each question with its paragraph. An answer that is off by white space is moved to where it is."""
     assert isinstance(task, SpanQa)
     try:
-        articles = json.loads(text_of(source))["data"]
+        articles = from_json(text_of(source))["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
     except json.JSONDecodeError as error:
         raise DataError(f"{source}, line {error.lineno}: not JSON ({error.msg})") from None
@@ -32,12 +32,14 @@ def read_squad(format: Squad, task: Task, source: Source, test: bool) -> Iterato
         for question in questions:
             try:
                 yield from _question(task, context, question, test)
-            except (KeyError, TypeError) as error:
+            except (KeyError, TypeError, AttributeError) as error:
                 yield Defect(f"paragraph {number}", f"not in SQuAD's format ({type(error).__name__}: {error})")
 
 
 def _question(task: SpanQa, context: str, question: dict[str, Any], test: bool) -> Iterator[Row]:
     place = f"question {question['id']}"
+    if not isinstance(context, str) or not isinstance(question["question"], str):
+        raise TypeError("context and question must be texts")
     given = [Answer(answer["text"], answer["answer_start"]) for answer in question.get("answers", [])]
     if not given and not task.unanswerable and not test:
         yield Defect(place, "no answer; SQuAD 1.1 answers every question, for 2.0 the task has unanswerable: true")
