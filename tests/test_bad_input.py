@@ -154,9 +154,9 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(paribus: Paribus, argv:
     [
         ("optimizer.lrr=1e-3", "optimizer.lrr: no such key for kind 'adamw' in optimizer (did you mean lr?)"),
         ("optimiser.lr=1e-3", "no such key in a run (did you mean optimizer?)"),
-        ("optimizer.lr=fast", "optimizer.lr: found \"fast\", but"),
+        ("optimizer.lr=fast", 'optimizer.lr: found "fast", but'),
         ("encoder.layers=0", "encoder.layers: found 0, but"),
-        ("encoder.layers=two", "encoder.layers: found \"two\", but"),
+        ("encoder.layers=two", 'encoder.layers: found "two", but'),
         ("encoder.position=[1]", "encoder.position"),
         ("corpus.kind=jsonnl", "corpus.kind: found \"jsonnl\", expected one of 'jsonl'"),
         ("optimizer.lr", "--set optimizer.lr: expected path=value"),
@@ -167,6 +167,13 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(paribus: Paribus, argv:
         ("packing.negatives=swapped", "packing.negatives: no such key for kind 'full-sentences' in packing"),
         ("objective.unit.kind=word", "objective.unit.kind: found \"word\", expected one of 'n-gram', 'span', 'token'"),
         ("budget.train_tokens=1", "train_tokens must be at least batch_tokens, found 1"),
+        ("optimizer.lr=.inf", "optimizer.lr: found Infinity, but input should be a finite number"),
+        (
+            "finetuning.learning_rates=[.inf]",
+            "finetuning.learning_rates.0: found Infinity, but input should be a finite",
+        ),
+        ("finetuning.tasks={colla: {length: 64}}", "finetuning.tasks: no task is called 'colla' (did you mean cola?)"),
+        ("finetuning.start_from={rtee: mnli}", "finetuning.start_from: no task is called 'rtee' (did you mean rte?)"),
     ],
 )
 def test_a_misspelt_or_mistyped_override_is_refused(
@@ -183,6 +190,10 @@ def test_a_misspelt_or_mistyped_override_is_refused(
         ({"factors": ["masking-rat"]}, "no factor is called 'masking-rat' (did you mean masking-rate?)"),
         ({"levels": {"masking-rate": ["15", "16"]}}, "levels.masking-rate: no level '16'"),
         ({"levels": {"masking-rate": ["15", "15"]}}, "a level is named twice"),
+        ({"levels": {"masking-rate": []}}, "levels.masking-rate: found none; there is 15, "),
+        ({"factors": ["masking-rate", "masking-rate"]}, "factors: a factor is named twice"),
+        ({"tasks": ["order", "order"]}, "tasks: a task is named twice"),
+        ({"base_at": {"debgu": "bert"}}, "base_at: no scale is called 'debgu' (did you mean debug?)"),
         ({"levels": {"maskin": ["static"]}}, "levels.maskin: not a factor of this experiment"),
         ({"baseline": {"masking-rate": "30"}}, "baseline.masking-rate: '30' is not among the levels that run: 15"),
         ({"tasks": ["acceptabilty"]}, "no task is called 'acceptabilty' (did you mean acceptability?)"),

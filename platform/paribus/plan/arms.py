@@ -36,9 +36,12 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
         for factor in given:
             if factor not in factors:
                 raise SpecError(f"{where}: {what}.{factor}: not a factor of this experiment" + suggest(factor, factors))
+    for what, named in (("factors", experiment.factors), ("tasks", experiment.tasks)):
+        _refuse_twice(named, what.removesuffix("s"), f"{where}: {what}")
     _refuse_overlapping_factors(factors, where)
-    for at in experiment.set_at:
-        project.scales.path(at, f"{where}: set_at")
+    for what, at_scales in (("set_at", experiment.set_at), ("base_at", experiment.base_at)):
+        for at in at_scales:
+            project.scales.path(at, f"{where}: {what}")
     settings = {**experiment.set, **experiment.set_at.get(scale, {}), **(overrides or {})}
     _refuse_overrides_of_factors(factors, settings, where)
     if experiment.tune:
@@ -54,6 +57,7 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
             apply(data, factors[factor].levels[level], f"{project.factors.path(factor)}: levels.{level}")
         label = _label(levels, baseline, experiment.design)
         run = build(Run, data, f"{where} (scale {scale}, arm {label})")
+        _refuse_recipes_of_no_task(project, run, where)
         found.append(Arm(label, levels, project.pinned(run), levels == baseline))
     return found
 
@@ -86,13 +90,26 @@ def _refuse_what_lacks_of_an_average(project: Project, experiment: Experiment, w
             )
 
 
+def _refuse_twice(named: Sequence[str], noun: str, where: str) -> None:
+    if len(set(named)) < len(named):
+        raise SpecError(f"{where}: a {noun} is named twice: {', '.join(named)}")
+
+
+def _refuse_recipes_of_no_task(project: Project, run: Run, where: str) -> None:
+    """An exception for a task that exists nowhere is a misspelling; one for a task of another experiment is not."""
+    for key, names in (("tasks", run.finetuning.tasks), ("start_from", run.finetuning.start_from)):
+        for name in names:
+            project.tasks.path(name, f"{where}: finetuning.{key}")
+
+
 def _levels(experiment: Experiment, name: str, factor: Factor, where: str) -> Sequence[str]:
-    wanted = experiment.levels.get(name) or tuple(factor.levels)
+    wanted = experiment.levels.get(name, tuple(factor.levels))
     for level in wanted:
         if level not in factor.levels:
             raise SpecError(f"{where}: levels.{name}: no level {level!r}" + suggest(level, factor.levels))
-    if len(set(wanted)) < len(wanted):
-        raise SpecError(f"{where}: levels.{name}: a level is named twice: {', '.join(wanted)}")
+    if not wanted:
+        raise SpecError(f"{where}: levels.{name}: found none; there is {', '.join(factor.levels)}")
+    _refuse_twice(wanted, "level", f"{where}: levels.{name}")
     return wanted
 
 

@@ -26,7 +26,9 @@ def location(default: Any = ...) -> Any:
 class Spec(BaseModel):
     """Data that can change a number in a table."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False
+    )
     _canonical: str | None = PrivateAttr(None)
 
     def __eq__(self, other: object) -> bool:

@@ -4,7 +4,7 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StrictFloat, StrictInt, StrictStr, StringConstraints, model_validator
 
 from paribus.spec.base import Spec
 
@@ -112,6 +112,8 @@ class Column(Spec):
 
 class Row(Spec):
     """A row: a system or an arm. Rows of the group 'difference' hold differences between other rows."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # the table refuses them by the name of the cell
 
     key: Slug
     label: Text
