@@ -242,6 +242,15 @@ def test_a_file_that_cannot_be_read_as_what_it_is_is_named(
     assert message in refused(paribus("plan", "mine", "--scale", "debug"))
 
 
+def test_a_place_where_nothing_can_be_written_is_named(
+    paribus: Paribus, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "paribus.toml: it is there and not empty" in refused(paribus("init", "paribus.toml"))
+    assert "paribus.toml/new: cannot be made (Not a directory)" in refused(paribus("init", "paribus.toml/new"))
+    monkeypatch.setenv("PARIBUS_STORE", str(project / "paribus.toml"))
+    assert "paribus.toml: is no folder" in refused(paribus("run", "mine", "--scale", "debug"))
+
+
 @pytest.mark.parametrize(
     ("level", "told"),
     [

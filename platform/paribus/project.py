@@ -279,6 +279,16 @@ class Tasks(Library[TaskFile]):
         return found
 
 
+def new_folder(folder: Path) -> None:
+    """Make a folder that a user named for files to be written; it must be new or empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise DataError(f"{folder}: it is there and not empty; name a new folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be made ({error.strerror})") from None
+
+
 def find(start: Path | None = None) -> Project:
     """The project `start` (default: the working directory) lies in; without a paribus.toml, the shipped files."""
     start = (start or Path.cwd()).resolve()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from paribus.errors import ParibusError
+from paribus.project import new_folder
 
 FILES = {
     "paribus.toml": """\
@@ -87,8 +87,7 @@ def modules():
 
 def make(folder: Path) -> list[Path]:
     """Write the files of a new project into `folder`, which must be new or empty; returns them."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ParibusError(f"init {folder}: it is there and not empty; name a new folder")
+    new_folder(folder)
     written = []
     for name, text in FILES.items():
         path = folder / name

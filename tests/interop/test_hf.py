@@ -212,7 +212,9 @@ def test_what_cannot_be_written_is_refused_before_anything_is(finished: Finished
         export(run, pretrained, vocabulary, tmp_path / "out", generator=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("")
-    with pytest.raises(DataError, match="is not empty"):
+    with pytest.raises(DataError, match="mine.txt: it is there and not empty"):
+        export(run, pretrained, vocabulary, tmp_path / "full" / "mine.txt")
+    with pytest.raises(DataError, match="it is there and not empty"):
         export(run, pretrained, vocabulary, tmp_path / "full")
 
 

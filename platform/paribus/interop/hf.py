@@ -20,7 +20,7 @@ from paribus.interop.config import config_of, encoder_of, family_of
 from paribus.interop.names import Weights, prefix_of, renamed, rules, to_ours, to_theirs
 from paribus.nn.build import build_encoder, build_head
 from paribus.objectives.module import named, part
-from paribus.project import CONFIG, Project
+from paribus.project import CONFIG, Project, new_folder
 from paribus.spec import model as spec
 from paribus.spec.data import Imported, SentencePieceUnigram
 from paribus.spec.load import build
@@ -73,9 +73,7 @@ def export(run: Run, pretrained: Path, vocabulary: Path, folder: Path, generator
             "of two cuts of a sentence that cost the same, transformers may take the other one than sentencepiece, "
             "in one sentence of some thousands"
         )
-    if folder.is_dir() and any(folder.iterdir()):
-        raise DataError(f"{folder}: is not empty")
-    folder.mkdir(parents=True, exist_ok=True)
+    new_folder(folder)
     config.save_pretrained(folder)
     save_file(found, folder / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(folder)

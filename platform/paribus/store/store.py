@@ -84,6 +84,8 @@ class Store:
 
     def _check_format(self) -> None:
         path = self.root / "format.json"
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreError(f"{self.root}: is no folder; name another one for the store (PARIBUS_STORE)")
         if not path.is_file():
             return
         try:
