@@ -1,7 +1,11 @@
 """What tests of several packages share: the repository, a little English, a vocabulary of it, small specs, a store."""
 
 import os
-from collections.abc import Callable
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +17,7 @@ from paribus.data import vocabulary as vocabularies
 from paribus.data.corpus import texts, to_document
 from paribus.data.document import Document
 from paribus.data.vocabulary import Vocabulary
+from paribus.jobs import storage
 from paribus.plan.stages import Pretraining, make
 from paribus.spec.base import Spec
 from paribus.spec.data import FullSentences, Sotu, WordPiece
@@ -22,6 +27,7 @@ from paribus.store.store import Store, Work
 
 os.environ.pop("PARIBUS_STORE", None)
 os.environ.pop("PARIBUS_DATA", None)
+os.environ.pop("PARIBUS_STORAGE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # small tensors: more threads only wait for each other
 settings.register_profile("paribus", deadline=None)
 settings.load_profile("paribus")
@@ -66,6 +72,66 @@ def packed(documents: list[Document], vocabulary: Vocabulary, tmp_path_factory: 
         packing.save(packing.pack(FullSentences(length=32), [document], vocabulary, None), folder, split)
         packing.save_words(packing.pack_words([document], vocabulary, 32), folder, split)
     return folder
+
+
+class Postgres:
+    """A PostgreSQL server of the tests' own."""
+
+    def __init__(self, folder: Path, binaries: Path) -> None:
+        self._folder, self._binaries = folder, binaries
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self._run("initdb", "--auth=trust", "--username=paribus", "--no-sync", "-D", str(folder / "data"))
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://paribus@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        options = f"-p {self.port} -k {self._folder} -c listen_addresses=127.0.0.1 -c fsync=off"
+        self._run("pg_ctl", "start", "-w", "-D", "data", "-l", "log", "-o", options)
+
+    def stop(self) -> None:
+        self._run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", "data")
+
+    def drop(self) -> None:
+        """Forget every queue."""
+        self._run("psql", "-q", "-d", self.url, "-c", "DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        # PostgreSQL refuses to run as root.
+        other = {"user": "nobody", "group": "nogroup", "extra_groups": []} if os.getuid() == 0 else {}
+        command = [str(self._binaries / program), *arguments]
+        done = subprocess.run(command, cwd=self._folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **other)
+        assert done.returncode == 0, done.stdout.decode()
+
+
+@pytest.fixture(scope="session")
+def _postgres() -> Iterator[Postgres]:
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    here = found[-1].parent if found else None
+    if here is None and (initdb := shutil.which("initdb")):
+        here = Path(initdb).resolve().parent
+    if here is None:
+        pytest.skip("needs PostgreSQL's programs on this machine (Debian: apt-get install postgresql)")
+    # Not below pytest's own folder, which nobody else may enter; a socket's path must be short.
+    with tempfile.TemporaryDirectory(prefix="paribus-pg") as folder:
+        if os.getuid() == 0:
+            shutil.chown(folder, "nobody", "nogroup")
+        server = Postgres(Path(folder), here)
+        yield server
+        server.stop()
+
+
+@pytest.fixture
+def postgres(_postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Postgres:
+    """A running PostgreSQL without any queue, which PARIBUS_STORAGE names."""
+    _postgres.drop()
+    storage._connect.cache_clear()
+    monkeypatch.setenv("PARIBUS_STORAGE", _postgres.url)
+    return _postgres
 
 
 ENCODER = {

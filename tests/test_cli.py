@@ -211,12 +211,12 @@ def test_a_queue_from_queueing_to_retry(paribus: Paribus, store: Store) -> None:
     assert statuses(paribus) == ["waiting"] * 4
 
 
-def test_a_higher_priority_goes_first(paribus: Paribus, store: Store) -> None:
-    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
-    paribus("queue", "masking", "--scale", "debug", "--seeds", "2", "--priority", "1")
-    claim = Queue(store, QUEUE).claim()
-    assert claim and claim.run.seed == 1
-    claim.cancelled()
+def test_a_priority_is_given_and_changed_and_kept_by_queueing(paribus: Paribus, store: Store) -> None:
+    def priority(*arguments: str) -> int | None:
+        paribus("queue", "masking", "--scale", "debug", "--seeds", "2", *arguments)
+        return Queue(store, QUEUE).top()
+
+    assert [priority(), priority("--priority", "3"), priority(), priority("--priority", "-1")] == [0, 3, 3, -1]
 
 
 def test_logs_prints_the_log_of_a_run_by_the_beginning_of_its_key(paribus: Paribus, store: Store) -> None:

@@ -40,6 +40,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Micro = Annotated[
     int | None, typer.Option(min=1, help="Rows on the device at once; default: 64k tokens of them. Gradients add up.")
 ]
+OtherCode = Annotated[
+    bool, typer.Option("--allow-other-code", help="Join workers that run other code than this; the tables show it.")
+]
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
@@ -229,7 +232,9 @@ def queue(
     scale: Scale = "tiny",
     seeds: Seeds = None,
     sets: Sets = None,
-    priority: Annotated[int, typer.Option(help="Higher goes first.")] = 0,
+    priority: Annotated[
+        int | None, typer.Option(help="Higher goes first, over all experiments; also changes that of what waits.")
+    ] = None,
 ) -> None:
     """Queue the runs an experiment lacks.  Example: paribus queue masking --scale small --seeds 5"""
     project = _project()
@@ -237,7 +242,7 @@ def queue(
     _enqueue(found, _store(project), priority)
 
 
-def _enqueue(found: "Plan", store: "Store", priority: int = 0, again: bool = False) -> None:
+def _enqueue(found: "Plan", store: "Store", priority: int | None = None, again: bool = False) -> None:
     from paribus.jobs.plans import enqueue
 
     counts = enqueue(found, store, priority, again)
@@ -257,6 +262,7 @@ def work(
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
     micro_batch_rows: Micro = None,
+    allow_other_code: OtherCode = False,
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
     from paribus.jobs.queue import Queue, entries, names
@@ -267,7 +273,11 @@ def work(
     store = _store(project)
     store.prepare()
     runtime = Runtime(
-        device=device, threads=threads, checkpoint_seconds=checkpoint_seconds, micro_batch_rows=micro_batch_rows
+        device=device,
+        threads=threads,
+        checkpoint_seconds=checkpoint_seconds,
+        micro_batch_rows=micro_batch_rows,
+        allow_other_code=allow_other_code,
     )
     asked = names(store, queues)
     for name in asked:
@@ -323,6 +333,7 @@ def run(
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
     micro_batch_rows: Micro = None,
+    allow_other_code: OtherCode = False,
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.plans import queued
@@ -339,7 +350,11 @@ def run(
     if found.untuned or any(stage.key not in done for stage in found.stages()):
         _enqueue(found, store, again=True)
         runtime = Runtime(
-            device=device, threads=threads, checkpoint_seconds=checkpoint_seconds, micro_batch_rows=micro_batch_rows
+            device=device,
+            threads=threads,
+            checkpoint_seconds=checkpoint_seconds,
+            micro_batch_rows=micro_batch_rows,
+            allow_other_code=allow_other_code,
         )
         _work(project, store, [found.name], workers, runtime)
         found = again(found, project, store)
@@ -574,6 +589,18 @@ def bench_plan(runs: Annotated[int, typer.Option(min=2)] = 10_000) -> None:
     from paribus.bench.cli import measure_plan
 
     measure_plan(runs)
+
+
+@bench.command("queue")
+def bench_queue(
+    runs: Annotated[int, typer.Option(min=10)] = 400,
+    workers: Annotated[int, typer.Option(min=1)] = 8,
+    storage: Annotated[str | None, typer.Option(help="Also postgresql://...; default: PARIBUS_STORAGE.")] = None,
+) -> None:
+    """Runs that do nothing, drained a second, and the time of one claim: journal and PostgreSQL."""
+    from paribus.bench.queue import measure as measure_queue
+
+    measure_queue(runs, workers, storage or os.environ.get("PARIBUS_STORAGE"))
 
 
 @bench.command("pairs")

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paribus.errors import LostLease, ParibusError
+from paribus.errors import LostLease, ParibusError, StoreError
+from paribus.jobs import queue as queues
 from paribus.jobs.queue import Claim, Queue
 from paribus.jobs.runs import read_run, run_path
 from paribus.plan.plan import PlannedRun, plan
@@ -31,8 +32,10 @@ def planned(seeds: int) -> list[PlannedRun]:
     return plan(find(ROOT), "masking", "debug", seeds=seeds).runs
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
+@pytest.fixture(params=["journal", "postgresql"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    if request.param == "postgresql":
+        request.getfixturevalue("postgres")
     return Store(tmp_path)
 
 
@@ -124,7 +127,7 @@ def test_two_who_queue_at_once_queue_each_run_once(store: Store, queue: Queue) -
     with processes(store, ADD, 2) as adders:
         queued = [int(rest(adder)[0]) for adder in adders]
     assert sum(queued) == 80
-    assert len(queue._study.trials) == 80
+    assert len(queue.entries()) == 80
 
 
 def test_the_run_of_a_killed_worker_is_claimed_again_exactly_once(store: Store, queue: Queue) -> None:
@@ -172,9 +175,78 @@ def test_runs_are_taken_by_priority_and_then_in_the_order_of_the_plan(queue: Que
     assert [(run.seed, run.arm) for run in taken[2:]] == [(0, "static"), (0, "dynamic"), (1, "static"), (1, "dynamic")]
 
 
+def test_a_run_that_would_wait_for_a_stage_in_the_making_goes_after_its_equals(store: Store, queue: Queue) -> None:
+    runs = planned(2)
+    queue.add(runs[1:])
+    queue.add(runs[:1], priority=1)
+    making = store.lease(runs[0].stage("pretrain").key)
+    assert making and store.lease(runs[1].stage("pretrain").key)
+    assert [claimed(queue).run.key for _ in runs] == [runs[i].key for i in (0, 2, 3, 1)]
+
+
+def test_two_runs_of_an_arm_that_fail_alike_stop_the_others_until_retried(queue: Queue) -> None:
+    runs = planned(4)
+    queue.add(runs)
+    for reason in ("KeyError: 'a'", "KeyError: 'b'", "KeyError: 'a'"):
+        while (claim := claimed(queue)).run.arm != "static":
+            claim.done(0.0)
+        claim.failed(reason)
+    last = [entry for entry in queue.entries() if entry.arm == "static"][-1]
+    assert (last.status, last.attempt) == ("failed", 0)
+    assert last.reason == "not tried: 2 runs of this arm failed alike: KeyError: 'a'"
+    while claim := queue.claim():
+        assert claim.run.arm == "dynamic"
+        claim.done(0.0)
+    assert queue.retry() == 4
+    assert [claimed(queue).run.arm for _ in range(4)] == ["static"] * 4 and queue.claim() is None
+
+
+def test_a_run_whose_workers_keep_dying_has_failed_at_last(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "DEATHS", 3)
+    run, _ = planned(1)
+    queue.add([run])
+    for death in range(3):
+        assert [entry.status for entry in queue.entries()] == ["waiting"]
+        assert claimed(queue).attempt == death + 1
+        (store.root / "leases" / f"{run.key}.json").unlink()
+        assert queue.reap() == 1
+    (entry,) = queue.entries()
+    assert (entry.status, entry.reason) == ("failed", "its worker died 3 times")
+
+
+def test_a_worker_with_other_code_is_refused_while_another_is_at_work(store: Store, queue: Queue) -> None:
+    queue.add(planned(2))
+    first = Queue(store, NAME, "paribus 1 (code a)")
+    claim = claimed(first)
+    newer = Queue(store, NAME, "paribus 1 (code b)")
+    with pytest.raises(ParibusError, match=r"works on it with paribus 1 \(code a\), this worker would with .*code b"):
+        newer.claim()
+    assert claimed(Queue(store, NAME, "paribus 1 (code b)", any_code=True)).run.seed == 0
+    assert claimed(first)
+    claim.done(0.0)
+
+
+def test_a_study_of_another_store_is_refused(store: Store, queue: Queue) -> None:
+    queue._study.set_user_attr("store", "0123")
+    with pytest.raises(StoreError, match=rf"is of the store with id 0123, but .* has id {store.id}"):
+        Queue(store, NAME)
+
+
+def test_what_is_cancelled_or_asked_again_before_any_worker_took_it_is_known(queue: Queue) -> None:
+    runs = planned(2)
+    queue.add(runs)
+    assert queue.cancel([runs[0].key]) == 1 and queue.retry([runs[0].key]) == 1
+    assert statuses(queue) == ["waiting"] * 4
+    assert queue.cancel() == 4 and queue.cancel() == 0
+    assert statuses(queue) == ["cancelled"] * 4 and queue.top() is None
+
+
 def test_an_empty_queue_hands_out_nothing_and_invents_no_trial(queue: Queue) -> None:
     assert queue.claim() is None
     queue.add(planned(1))
+    assert queue._study.trials == []
     while claim := queue.claim():
         claim.done(0.0)
     assert len(queue._study.trials) == 2

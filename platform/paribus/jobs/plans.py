@@ -13,8 +13,10 @@ from paribus.project import Project
 from paribus.store.store import Store
 
 
-def enqueue(found: Plan, store: Store, priority: int = 0, again: bool = False) -> Counter[str]:
+def enqueue(found: Plan, store: Store, priority: int | None = None, again: bool = False) -> Counter[str]:
     """Queue what is missing; how many runs were `queued`, and how many left alone by their status.
+
+    `priority`: higher goes first, also for what waits already; None leaves it as it is.
 
     `again`: also what failed or was cancelled before (what diverged would diverge again).
     """

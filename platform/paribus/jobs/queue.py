@@ -1,34 +1,40 @@
 # ruff: noqa: A005  -- imports are absolute, so this shadows nothing
-"""The queue: one Optuna study an experiment@scale, a trial for each of its runs.
+"""The queue: one Optuna study an experiment@scale, a trial for each of its runs that was ever taken.
 
     waiting -> running -> done | failed | diverged | cancelled
 
-A run goes back to waiting when it is preempted or its worker is gone: the same trial, one write, so no death can lose
-it. A retry is a new trial. Every change is made under one file lock a queue, and whoever runs holds the run's lease in
-the store: so a dead worker is noticed, and a run that two experiments share is worked on once.
+What waits is the plan, a file in the store (runs/NAME/plan.json); a run becomes a trial when a worker takes it, so a
+study is as small as the work that was done. A run goes back to waiting when it is preempted or its worker is gone: the
+same trial, one write, so no death can lose it. A retry is a new trial. Every change is made under one lock a queue, and
+whoever runs holds the run's lease in the store: so a dead worker is noticed, and a run that two experiments share is
+worked on once.
 
 Optuna's `ask` is not used, since it invents a trial when none waits; nor its heartbeat, which a journal does not have.
-How a study is stored is in journal.py, what a worker executes in runs.py, the worker's loop in worker.py.
+Where a study is stored is in storage.py, what a worker executes in runs.py, the worker's loop in worker.py.
 """
 
+import json
 import os
 import socket
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, cast
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, cast
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from paribus.errors import ParibusError
-from paribus.jobs.journal import file_name, queues, storage
+from paribus.errors import ParibusError, StoreError
+from paribus.files import write_atomically
 from paribus.jobs.runs import QueuedRun, read_run, write_run
+from paribus.jobs.storage import PLAN, file_name, is_outage, open_storage, patiently, queues
 from paribus.plan.plan import PlannedRun
 from paribus.spec.load import suggest
-from paribus.store.lease import Lease, exclusive
+from paribus.store.lease import Lease
 from paribus.store.store import Store, writing
 
 Status = Literal["waiting", "running", "lost", "done", "failed", "diverged", "cancelled"]
@@ -36,6 +42,10 @@ Status = Literal["waiting", "running", "lost", "done", "failed", "diverged", "ca
 Final = Literal["done", "failed", "diverged", "cancelled"]
 
 RETRYABLE = ("failed", "diverged", "cancelled")
+ALIKE = 2
+"""So many runs of one arm that fail with the same words stop the arm's other runs."""
+DEATHS = 20
+"""A run whose worker died so often has failed: it may be what kills them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +69,67 @@ class Entry:
     """Whether it tunes; then to diverge is an answer, no failure."""
 
 
-class Queue:
-    """The runs of one experiment@scale, `name`. Opening it makes it."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A line of the plan: a run that was asked for."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    run: str
+    arm: str
+    seed: int
+    trial: bool
+    priority: int
+    needs: tuple[str, ...]
+    """The keys of its stages up to its fine-tunings, which other runs may share."""
+    turn: int = 0
+    """How often it was asked for again: only a trial of this turn says where it stands."""
+    stopped: str | None = None
+    """Why it shall not be taken, though nobody has tried."""
+
+
+class Queue:
+    """The runs of one experiment@scale, `name`. Opening it makes it.
+
+    `code` says what program the workers here run, see `Queue.claim`; `any_code`: whether others may join in.
+    """
+
+    def __init__(self, store: Store, name: str, code: str = "", any_code: bool = False) -> None:
         self.name = name
-        self._store = store
-        self._storage = storage(store, name)
-        self._lock = store.root / "queue" / f"{file_name(name)}.lock"
+        self._store, self._code = store, code
+        self._joined = any_code or not code
+        self._opened = open_storage(store, name)
+        self._storage = self._opened.storage
+        self._path = store.root / "runs" / file_name(name) / PLAN
+        self._plan: list[Asked] = []
+        self._read_at: tuple[int, int] | None = None
+        self._study = self._open()
+
+    @patiently
+    def _open(self) -> optuna.Study:
         with self._changing():
             try:
-                self._study = optuna.load_study(study_name=name, storage=self._storage)
+                study = optuna.load_study(study_name=self.name, storage=self._storage)
             except KeyError:
-                self._study = optuna.create_study(study_name=name, storage=self._storage)
+                study = optuna.create_study(study_name=self.name, storage=self._storage)
+                study.set_user_attr("store", self._store.id)
+            owner = study.user_attrs.get("store", self._store.id)
+        if owner != self._store.id:
+            raise StoreError(
+                f"{self._opened.where}: {self.name} is of the store with id {owner}, but {self._store.root} has id "
+                f"{self._store.id}; point PARIBUS_STORE to that one, or PARIBUS_STORAGE to a database of this one's"
+            )
+        return study
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
         """What is read and written inside is one step to every other worker."""
-        with writing(self._store.root), exclusive(self._lock):
+        with writing(self._store.root), self._opened.lock():
             yield
 
     # --- what users ask for ---
 
-    def add(self, runs: Iterable[PlannedRun], priority: int = 0) -> Counter[str]:
-        """Queue the runs that are new here, in their order; higher `priority` goes first.
+    @patiently
+    def add(self, runs: Iterable[PlannedRun], priority: int | None = None) -> Counter[str]:
+        """Queue the runs that are new here, in their order; higher `priority` goes first (None: as before, else 0).
 
         Returns how many were `queued`, and how many were left alone by their status: a failed run waits for `retry`.
         A done run is queued again if one of its stages has left the store, which is the truth.
@@ -90,138 +137,283 @@ class Queue:
         finished = self._store.keys()
         counts: Counter[str] = Counter()
         with self._changing():
-            known = {key: self._status(trial) for key, trial in self._latest().items()}
+            plan = {asked.run: asked for asked in self._read()}
+            known = {run: self._status(plan[run], trial) for run, trial in self._latest().items()}
             for run in runs:
                 write_run(self._store, self.name, run)
-                status = known.get(run.key)
-                if status is None or (status == "done" and any(stage.key not in finished for stage in run.stages)):
-                    self._enqueue(run.key, run.arm.label, run.seed, run.trial, priority)
-                    known[run.key] = "waiting"
+                status, asked = known.get(run.key), plan.get(run.key)
+                if asked is None:
+                    needs = tuple(stage.key for stage in run.stages if stage.kind != "finetune")
+                    plan[run.key] = Asked(run.key, run.arm.label, run.seed, run.trial, priority or 0, needs)
+                    status = None
+                else:
+                    new = asked.priority if priority is None else priority
+                    plan[run.key] = replace(asked, arm=run.arm.label, priority=new)
+                if status == "done" and any(stage.key not in finished for stage in run.stages):
+                    plan[run.key] = replace(plan[run.key], turn=plan[run.key].turn + 1)
+                    status = None
+                if status is None:
                     counts["queued"] += 1
+                    known[run.key] = "waiting"
                 else:
                     counts[status] += 1
+            self._write(plan.values())
         return counts
 
+    @patiently
     def cancel(self, runs: Iterable[str] | None = None) -> int:
         """Cancel `runs` (keys; default: all): at once if they wait, else their worker is asked to; how many."""
         count = 0
         with self._changing():
-            for trial in self._latest(runs).values():
-                status = self._status(trial)
-                if status == "running":
+            plan, latest = self._chosen(runs), self._latest()
+            for asked in plan:
+                trial = latest[asked.run]
+                status = self._status(asked, trial)
+                if status == "running" and trial:
                     self._storage.set_trial_user_attr(trial._trial_id, "cancel", True)
                 elif status in ("waiting", "lost"):
-                    self._finish(trial._trial_id, "cancelled")
+                    if trial is None or trial.state.is_finished():
+                        self._add_trial(asked, trial, TrialState.FAIL, end=_end("cancelled"))
+                    else:
+                        self._finish(trial._trial_id, "cancelled")
                 else:
                     continue
                 count += 1
         return count
 
+    @patiently
     def retry(self, runs: Iterable[str] | None = None) -> int:
         """Queue again those of `runs` (keys; default: all) that failed, diverged or were cancelled; how many."""
         with self._changing():
-            chosen = [trial for trial in self._latest(runs).values() if self._status(trial) in RETRYABLE]
-            for trial in chosen:
-                told = trial.user_attrs
-                self._enqueue(*(told[key] for key in ("run", "arm", "seed", "trial", "priority", "attempt")))
+            latest = self._latest()
+            chosen = {asked.run for asked in self._chosen(runs) if self._status(asked, latest[asked.run]) in RETRYABLE}
+            self._write(
+                replace(asked, turn=asked.turn + 1, stopped=None) if asked.run in chosen else asked
+                for asked in self._read()
+            )
         return len(chosen)
 
+    @patiently
     def entries(self) -> list[Entry]:
         """Where each run stands, in the order they were first queued."""
-        return [
-            Entry(
-                run=run,
-                arm=trial.user_attrs["arm"],
-                seed=trial.user_attrs["seed"],
-                status=self._status(trial),
-                attempt=trial.user_attrs["attempt"],
-                reason=trial.user_attrs.get("reason"),
-                worker=trial.user_attrs.get("worker"),
-                started=_seconds(trial.datetime_start),
-                finished=_seconds(trial.datetime_complete),
-                trial=trial.user_attrs["trial"],
-            )
-            for run, trial in self._latest().items()
-        ]
+        plan, latest = self._read(), self._latest()
+        return [self._entry(asked, latest[asked.run]) for asked in plan]
+
+    def _entry(self, asked: Asked, trial: FrozenTrial | None) -> Entry:
+        taken: dict[str, Any] = trial.user_attrs.get("taken", {}) if trial else {}
+        mine = trial is not None and trial.user_attrs["turn"] == asked.turn
+        end: dict[str, Any] = trial.user_attrs.get("end", {}) if trial and mine else {}
+        return Entry(
+            run=asked.run,
+            arm=asked.arm,
+            seed=asked.seed,
+            status=self._status(asked, trial),
+            attempt=taken.get("attempt", 0),
+            reason=end.get("reason") or asked.stopped,
+            worker=taken.get("worker"),
+            started=taken.get("time"),
+            finished=end.get("time"),
+            trial=asked.trial,
+        )
 
     # --- what workers do ---
 
+    @patiently
+    def top(self) -> int | None:
+        """The highest priority of what waits; None if nothing does."""
+        return max((asked.priority for asked, _ in self._waiting()), default=None)
+
+    @patiently
     def claim(self) -> "Claim | None":
         """The next waiting run, by priority and then in the order of queueing; None if there is none to take.
 
-        A run that another experiment's worker holds is passed over.
+        A run that another experiment's worker holds is passed over, and one that would only wait for a stage that
+        somebody is computing goes after its equals. ParibusError where a live worker of this queue runs other code.
         """
         with self._changing():
-            waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-            for trial in sorted(waiting, key=lambda trial: (-trial.user_attrs["priority"], trial.number)):
+            waiting = self._waiting()
+            if waiting:
+                self._check_code()
+            leased = {path.stem for path in (self._store.root / "leases").glob("*.json")}
+            made = {key for asked, _ in waiting for key in asked.needs if key in leased and self._store.worker(key)}
+            waiting.sort(key=lambda each: (-each[0].priority, not made.isdisjoint(each[0].needs)))
+            for asked, trial in waiting:
                 try:
-                    run = read_run(self._store, self.name, trial.user_attrs["run"])
+                    run = read_run(self._store, self.name, asked.run)
                 except ParibusError as error:
-                    self._finish(trial._trial_id, "failed", str(error))
+                    self._add_trial(asked, trial, TrialState.FAIL, end=_end("failed", str(error)))
                     continue
                 lease = self._store.lease(run.key)
                 if lease:
-                    return self._start(trial, run, lease)
+                    return self._start(asked, trial, run, lease)
         return None
 
+    def _waiting(self) -> list[tuple[Asked, FrozenTrial | None]]:
+        latest = self._latest()
+        return [
+            (asked, latest[asked.run])
+            for asked in self._read()
+            if self._status(asked, latest[asked.run], look=False) == "waiting"
+        ]
+
+    @patiently
     def reap(self) -> int:
         """Put the runs whose worker is gone back to waiting. Returns how many there were."""
         with self._changing():
-            lost = [trial for trial in self._latest().values() if self._status(trial) == "lost"]
-            for trial in lost:
+            latest = self._latest()
+            lost = [a for a in self._read() if latest[a.run] and self._status(a, latest[a.run]) == "lost"]
+            for asked in lost:
+                trial = cast(FrozenTrial, latest[asked.run])
+                deaths = trial.user_attrs.get("deaths", 0) + 1
+                if deaths >= DEATHS:
+                    self._finish(trial._trial_id, "failed", f"its worker died {deaths} times")
+                    continue
+                self._storage.set_trial_user_attr(trial._trial_id, "deaths", deaths)
                 self._put_back(trial._trial_id)
         return len(lost)
 
-    def _start(self, trial: FrozenTrial, run: QueuedRun, lease: Lease) -> "Claim":
-        attempt = trial.user_attrs["attempt"] + 1
+    def _check_code(self) -> None:
+        """Asked before the first run: whoever works on this queue runs what this worker runs."""
+        if self._joined:
+            return
+        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            taken = trial.user_attrs["taken"]
+            if taken["code"] not in ("", self._code) and self._store.worker(trial.user_attrs["run"]):
+                raise ParibusError(
+                    f"{self.name}: {taken['worker']} works on it with {taken['code']}, this worker would with "
+                    f"{self._code}; install the same, or join it with `paribus work --allow-other-code`"
+                )
+        self._joined = True
+
+    def _start(self, asked: Asked, trial: FrozenTrial | None, run: QueuedRun, lease: Lease) -> "Claim":
+        attempt = (trial.user_attrs.get("taken", {}).get("attempt", 0) if trial else 0) + 1
+        worker = f"{socket.gethostname()}:{os.getpid()}"
+        taken = {"attempt": attempt, "worker": worker, "time": time.time(), "code": self._code}
         try:
-            self._storage.set_trial_user_attr(trial._trial_id, "attempt", attempt)
-            self._storage.set_trial_user_attr(trial._trial_id, "worker", f"{socket.gethostname()}:{os.getpid()}")
-            if not self._storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
-                raise RuntimeError(f"trial {trial.number} of {self.name} was taken outside the queue's lock")
+            if trial is None or trial.state.is_finished():
+                trial_id = self._add_trial(asked, trial, TrialState.RUNNING, taken=taken)
+            else:
+                trial_id = trial._trial_id
+                self._storage.set_trial_user_attr(trial_id, "taken", taken)
+                if not self._storage.set_trial_state_values(trial_id, TrialState.RUNNING):
+                    raise RuntimeError(f"trial {trial.number} of {self.name} was taken outside the queue's lock")
         except BaseException:
             lease.release()
             raise
-        return Claim(self, trial._trial_id, run, attempt, lease)
+        return Claim(self, trial_id, run, attempt, lease)
 
     def _put_back(self, trial_id: int) -> None:
         """Back to waiting, unless its cancellation was asked for meanwhile."""
         if self._cancel_requested(trial_id):
             self._finish(trial_id, "cancelled")
-        else:
+        elif self._storage.get_trial(trial_id).state is TrialState.RUNNING:
             self._storage.set_trial_state_values(trial_id, TrialState.WAITING)
 
     def _finish(self, trial_id: int, status: Final, reason: str | None = None, value: float | None = None) -> None:
         """End a trial. What it says of itself comes first: Optuna lets nobody touch a finished trial."""
-        self._storage.set_trial_user_attr(trial_id, "reason", reason)
-        self._storage.set_trial_user_attr(trial_id, "status", status)
-        if value is None:
-            self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
-        else:
-            self._storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
+        try:
+            self._storage.set_trial_user_attr(trial_id, "end", _end(status, reason))
+            if value is None:
+                self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
+            else:
+                self._storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
+        except UpdateFinishedTrialError:
+            # Asked a second time, since the answer to the first was lost with the connection.
+            if self._storage.get_trial(trial_id).user_attrs["end"]["status"] != status:
+                raise
 
-    # --- how a run is a trial ---
+    @patiently
+    def _ended(self, trial_id: int, lease: Lease, status: Final, reason: str | None, value: float | None) -> None:
+        with self._changing(), lease.held():
+            self._finish(trial_id, status, reason, value)
+            if status == "failed":
+                self._stop_arm(self._storage.get_trial(trial_id).user_attrs["arm"], reason)
 
-    def _enqueue(self, run: str, arm: str, seed: int, trial: bool, priority: int, attempt: int = 0) -> None:
-        told = {"run": run, "arm": arm, "seed": seed, "trial": trial, "priority": priority, "attempt": attempt}
-        self._study.enqueue_trial({"arm": arm, "seed": seed}, user_attrs=told)
+    @patiently
+    def _preempted(self, trial_id: int, lease: Lease) -> None:
+        with self._changing(), lease.held():
+            self._put_back(trial_id)
 
-    def _latest(self, runs: Iterable[str] | None = None) -> dict[str, FrozenTrial]:
-        """The last trial of each of `runs` (default: all), in the order they were first queued."""
-        latest = {trial.user_attrs["run"]: trial for trial in self._study.get_trials(deepcopy=False)}
+    def _stop_arm(self, arm: str, reason: str | None) -> None:
+        """Leave the rest of an arm alone that fails each time with the same words."""
+        latest = self._latest()
+        plan = self._read()
+        alike = [
+            asked.run
+            for asked in plan
+            if asked.arm == arm
+            and (entry := self._entry(asked, latest[asked.run])).status == "failed"
+            and entry.reason == reason
+            and not asked.stopped
+        ]
+        if len(alike) < ALIKE:
+            return
+        waiting = {asked.run for asked, _ in self._waiting() if asked.arm == arm}
+        if waiting:
+            why = f"not tried: {len(alike)} runs of this arm failed alike: {reason}"
+            self._write(replace(asked, stopped=why) if asked.run in waiting else asked for asked in plan)
+            print(f"{self.name}: arm {arm} is stopped, {len(waiting)} runs {why}", file=sys.stderr)
+
+    # --- the plan, and how a run is a trial ---
+
+    def _read(self) -> list[Asked]:
+        """The plan. Read again when the file changed."""
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return []
+        at = stat.st_mtime_ns, stat.st_ino
+        if at != self._read_at:
+            try:
+                told = json.loads(self._path.read_text(encoding="utf-8"))
+                self._plan = [Asked(**{**line, "needs": tuple(line["needs"])}) for line in told]
+            except (ValueError, TypeError, KeyError) as error:
+                raise StoreError(f"{self._path}: damaged ({error}); remove it and queue again") from error
+            self._read_at = at
+        return self._plan
+
+    def _write(self, plan: Iterable[Asked]) -> None:
+        plan = list(plan)
+        if plan != self._read():
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path, json.dumps([asdict(asked) for asked in plan]))
+
+    def _chosen(self, runs: Iterable[str] | None) -> list[Asked]:
+        """Those of the plan that `runs` names (default: all)."""
+        plan = self._read()
         if runs is None:
-            return latest
+            return plan
         wanted = set(runs)
-        if unknown := wanted - latest.keys():
+        if unknown := wanted - {asked.run for asked in plan}:
             raise ParibusError(f"{self.name}: no run is called {min(unknown)!r}; `paribus status` lists them")
-        return {run: trial for run, trial in latest.items() if run in wanted}
+        return [asked for asked in plan if asked.run in wanted]
 
-    def _status(self, trial: FrozenTrial) -> Status:
+    def _add_trial(self, asked: Asked, before: FrozenTrial | None, state: TrialState, **more: Any) -> int:
+        """A trial for a run, in one write; one that still waits from an earlier attempt is ended instead."""
+        if before is not None and not before.state.is_finished():
+            self._finish(before._trial_id, more["end"]["status"], more["end"]["reason"])
+            return int(before._trial_id)
+        if before is not None and "taken" not in more:
+            more["taken"] = before.user_attrs.get("taken", {})
+        told = {"run": asked.run, "arm": asked.arm, "seed": asked.seed, "turn": asked.turn, **more}
+        return int(self._storage.create_new_trial(self._study._study_id, create_trial(state=state, user_attrs=told)))
+
+    def _latest(self) -> dict[str, FrozenTrial | None]:
+        """The last trial of each run, in the order of the plan; None where no worker took it yet."""
+        found: dict[str, FrozenTrial | None] = dict.fromkeys(asked.run for asked in self._read())
+        for trial in self._study.get_trials(deepcopy=False):
+            found[trial.user_attrs["run"]] = trial
+        return found
+
+    def _status(self, asked: Asked, trial: FrozenTrial | None, look: bool = True) -> Status:
+        """Where a run stands; without `look` it is not asked whether its worker is still there."""
+        if trial is None or trial.user_attrs["turn"] != asked.turn:
+            return "failed" if asked.stopped else "waiting"
         if trial.state is TrialState.WAITING:
-            return "waiting"
+            return "failed" if asked.stopped else "waiting"
         if trial.state is TrialState.RUNNING:
-            return "running" if self._store.worker(trial.user_attrs["run"]) else "lost"
-        return cast(Status, trial.user_attrs["status"])
+            return "running" if not look or self._store.worker(asked.run) else "lost"
+        return cast(Status, trial.user_attrs["end"]["status"])
 
     def _cancel_requested(self, trial_id: int) -> bool:
         return bool(self._storage.get_trial(trial_id).user_attrs.get("cancel"))
@@ -238,8 +430,13 @@ class Claim:
         self._queue, self._trial_id, self._lease = queue, trial_id, lease
 
     def cancel_requested(self) -> bool:
-        """Whether a user wants this run to stop. Cheap: reads what was appended to the journal since."""
-        return self._queue._cancel_requested(self._trial_id)
+        """Whether a user wants this run to stop. Cheap; while a database is away the answer is no."""
+        try:
+            return self._queue._cancel_requested(self._trial_id)
+        except Exception as error:
+            if not is_outage(error):
+                raise
+            return False
 
     def done(self, value: float) -> None:
         """Finished; `value` is what Optuna ranks runs by (lower is better)."""
@@ -259,24 +456,20 @@ class Claim:
 
     def preempted(self) -> None:
         """Stopped by the machine: the run waits for the next worker, at its old place."""
-        with self._ending():
-            self._queue._put_back(self._trial_id)
+        try:
+            self._queue._preempted(self._trial_id, self._lease)
+        finally:
+            self._lease.release()
 
     def _end(self, status: Final, reason: str | None = None, value: float | None = None) -> None:
-        with self._ending():
-            self._queue._finish(self._trial_id, status, reason, value)
-
-    @contextmanager
-    def _ending(self) -> Iterator[None]:
         try:
-            with self._queue._changing(), self._lease.held():
-                yield
+            self._queue._ended(self._trial_id, self._lease, status, reason, value)
         finally:
             self._lease.release()
 
 
-def _seconds(moment: datetime | None) -> float | None:
-    return moment.timestamp() if moment else None
+def _end(status: Final, reason: str | None = None) -> dict[str, Any]:
+    return {"status": status, "reason": reason, "time": time.time()}
 
 
 def names(store: Store, asked: Iterable[str] | None) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from paribus.errors import ParibusError, StoreError
 from paribus.files import write_atomically
-from paribus.jobs.journal import file_name
+from paribus.jobs.storage import file_name
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.spec.load import build
 from paribus.spec.run import Run

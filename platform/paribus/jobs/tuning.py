@@ -16,8 +16,8 @@ from optuna.distributions import FloatDistribution
 
 from paribus import __version__
 from paribus.files import write_atomically
-from paribus.jobs.journal import file_name
 from paribus.jobs.queue import Queue
+from paribus.jobs.storage import file_name
 from paribus.plan.arms import Arm
 from paribus.plan.runs import at_seed
 from paribus.plan.stages import Stage, Stages
@@ -46,13 +46,14 @@ def suggest(search: Search, tried: Sequence[tuple[float, float]]) -> float:
     return min(max(rounded(found), low), high)
 
 
-def write_tuning(store: Store, queue: str, found: Tuning, seeds: int, priority: int) -> None:
+def write_tuning(store: Store, queue: str, found: Tuning, seeds: int, priority: int | None) -> None:
     """Keep what `queue` asks for: to tune an arm, then run it at `seeds` seeds."""
     search = Search(**found.tune.model_dump(include=set(Search.model_fields)))
     name = digest(f"{found.arm.label}|{canonical(found.arm.run)}|{canonical(search)}")
     path = _folder(store, queue) / f"tune-{name}.json"
     if path.is_file():
-        seeds = max(seeds, json.loads(path.read_text(encoding="utf-8"))["seeds"])
+        before = json.loads(path.read_text(encoding="utf-8"))
+        seeds, priority = max(seeds, before["seeds"]), before["priority"] if priority is None else priority
     content = {
         "arm": found.arm.label,
         "levels": dict(found.arm.levels),
@@ -60,7 +61,7 @@ def write_tuning(store: Store, queue: str, found: Tuning, seeds: int, priority: 
         "run": found.arm.run.model_dump(mode="json"),
         "tune": found.tune.model_dump(mode="json"),
         "seeds": seeds,
-        "priority": priority,
+        "priority": priority or 0,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(content, indent=1))

@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from paribus import __version__
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingDiverged, execute
+from paribus.files import sha256
 from paribus.jobs.queue import Claim, Queue
 from paribus.jobs.tuning import advance
 from paribus.plan.stages import Stages
 from paribus.plan.tuning import validation_loss
-from paribus.project import Project, find
+from paribus.project import PACKAGE, Project, find
+from paribus.spec.base import digest
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
@@ -28,22 +31,24 @@ ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
 
 def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime) -> int:
-    """Take runs of the queues `names`, the first that has one each time, until none waits; returns how many.
+    """Take runs of the queues `names`, the highest priority first, until none waits; returns how many.
 
     While trials that others work on may make more runs known, it waits for them.
     """
-    queues = [Queue(store, name) for name in names]
+    queues = [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
     taken = 0
     while True:
         for queue in queues:
             queue.reap()
         more = [advance(store, queue) for queue in queues]
-        claim = next((claim for queue in queues if (claim := queue.claim())), None)
+        tops = {queue.name: top for queue in queues if (top := queue.top()) is not None}
+        inviting = sorted((queue for queue in queues if queue.name in tops), key=lambda queue: -tops[queue.name])
+        claim = next((claim for queue in inviting if (claim := queue.claim())), None)
         if claim is None and any(more):
             time.sleep(ASK_SECONDS)
             continue
         if claim is None:
-            if not any(entry.status == "waiting" for queue in queues for entry in queue.entries()):
+            if not tops:
                 return taken
             time.sleep(ASK_SECONDS)  # what waits is being worked on for another experiment: it is ours when that ends
             continue
@@ -53,6 +58,15 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
                 _one(project, store, claim, runtime)
             except LostLease as error:  # the run is another worker's now
                 print(error, file=sys.stderr)
+
+
+def program(project: Project) -> str:
+    """The code that decides a number, in a few words: version, and a digest of the package and the user's variants."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    if project.settings.variants:
+        files.append(project.root / project.settings.variants)
+    text = "".join(sha256(path) for path in files)
+    return f"paribus {__version__} (code {digest(text)[:8]})"
 
 
 def log_path(store: Store, run: str) -> Path:

@@ -1,11 +1,11 @@
 """The store: one finished folder a key.
 
-    format.json              the version of this layout
+    format.json              the version of this layout, and what tells this store from others
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
     doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints and curves
     leases/NAME.json         who works on a stage or a run
     queue/NAME.journal       Optuna's journal of each queue
-    runs/NAME/RUN.json       the resolved spec of every run that was ever queued
+    runs/NAME/plan.json      what each queue was asked for; RUN.json: the resolved spec of every run that was
     logs/RUN.log             what a run's workers printed
     tables/                  tables as files
     provenance/DIGEST.json   commit, diff and package versions, once for all stages they apply to
@@ -22,6 +22,7 @@ import math
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -103,13 +104,32 @@ class Store:
         with writing(self.root):
             for name in ("stages", "doing", "leases", "runs", "provenance", "logs", "tables"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-            if not (self.root / "format.json").is_file():
-                write_atomically(self.root / "format.json", json.dumps({"format": FORMAT}))
+            self._identify()
             probe = self.root / f".probe.{os.getpid()}"
             probe.write_text("paribus")
             probe.unlink()
 
+    def _identify(self) -> None:
+        """Make format.json, once, whoever else is at it."""
+        path = self.root / "format.json"
+        if path.is_file():
+            return
+        mine = path.with_name(f".format.{uuid.uuid4().hex}")
+        write_atomically(mine, json.dumps({"format": FORMAT, "id": uuid.uuid4().hex}))
+        with suppress(FileExistsError):
+            path.hardlink_to(mine)
+        mine.unlink()
+
     # --- reading ---
+
+    @property
+    def id(self) -> str:
+        """What tells this store from others, wherever its folder is mounted. It must have been prepared."""
+        path = self.root / "format.json"
+        try:
+            return str(json.loads(path.read_text())["id"])
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(f"{path}: has no id of this store; take another folder (PARIBUS_STORE)") from error
 
     def keys(self) -> set[str]:
         """The keys of all finished stages."""
