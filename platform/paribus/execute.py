@@ -11,25 +11,33 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
-from paribus.plan.stages import Import, PairTest, Pretraining, Stage, TaskTuning, Tokenised
+from paribus.plan.stages import Import, JudgedPretraining, PairTest, Pretraining, Stage, TaskTuning, Tokenised
+from paribus.plan.tuning import reports, validation_loss
 from paribus.project import Project, all_files, unchanged
 from paribus.spec.data import Corpus, Imported, Packing, Tokenizer
+from paribus.spec.experiment import Pruner
 from paribus.spec.load import build
 from paribus.spec.run import HeldOut, Run, Runtime
 from paribus.spec.task import Built, Hub, Task
-from paribus.store.store import Store, Work
+from paribus.store.store import Measured, Store, Work
+
+if TYPE_CHECKING:
+    from paribus.objectives.pretrain import Judge
 
 POLL_SECONDS = 0.2
 # What the files of a built task are called, by the format of its kind.
 ENDINGS = {"sentence": "tsv", "pair": "tsv", "regression": "tsv", "span-qa": "json", "tagging": "conll"}
+
+
+Prune = Callable[[Pruner, Sequence[Mapping[int, float]], Mapping[int, float]], bool]
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,8 @@ class Context:
     run: Run
     stop: Callable[[], bool] = lambda: False
     """Asked now and then: whether a user wants the run to stop."""
+    prune: "Prune" = lambda pruner, earlier, told: False
+    """Whether a trial ends now: its pruner, what each earlier trial told (report: loss), what it told itself."""
     data_here: bool = False
     """Whether data stages are computed in this process and not in a child of it."""
 
@@ -163,7 +173,27 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     assert isinstance(stage.spec, Pretraining) and stage.seed is not None
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
     pack = context.input(stage, "pack")
-    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, lambda: work.lost or context.stop())
+    judge = _judge(context, stage, size, pack) if isinstance(stage.spec, JudgedPretraining) else None
+    stop = lambda: work.lost or context.stop()  # noqa: E731
+    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, stop, judge)
+
+
+def _judge(context: Context, stage: Stage, size: int, pack: Path) -> "Judge":
+    """What a trial's pretraining is judged by: its loss on the validation documents, and earlier trials'."""
+    from paribus.evaluate.held_out import held_out
+    from paribus.objectives.pretrain import Judge
+
+    assert isinstance(stage.spec, JudgedPretraining)
+    pruner, run = stage.spec.pruner, context.run
+    asked = run.evaluation.held_out
+    earlier = [reports(context.store.record(key)) for role, key in stage.inputs.items() if role.startswith("trial")]
+
+    def measure(folder: Path) -> float:
+        found = Measured()
+        held_out(asked, run.objective, run.encoder, size, folder, pack, found, context.runtime, ("validation",))
+        return validation_loss(found.rows)
+
+    return Judge(pruner.reports, measure, lambda told: context.prune(pruner, earlier, told))
 
 
 def _import(context: Context, stage: Stage, work: Work) -> dict[str, object]:
@@ -249,19 +279,19 @@ FUNCTIONS: Mapping[str, Function] = {
 # --- a run -----------------------------------------------------------------------------------------------------------
 
 
-class PretrainingDiverged(Exception):
-    """The run ends here: its pretraining diverged, so there is nothing to evaluate."""
+class PretrainingEnded(Exception):
+    """The run ends here: its pretraining diverged or was pruned, so there is nothing to evaluate."""
 
-    def __init__(self, step: int) -> None:
-        super().__init__(f"diverged at step {step}")
-        self.step = step
+    def __init__(self, outcome: str, step: int) -> None:
+        super().__init__(f"{outcome} at step {step}")
+        self.outcome, self.step = outcome, step
 
 
 def execute(context: Context, stages: list[Stage]) -> None:
     """Compute what is missing of `stages` (each after its inputs).
 
     An input that fails its checksum is set aside and computed again. Raises Stopped when asked to stop, and
-    PretrainingDiverged when there is nothing to go on from.
+    PretrainingEnded when there is nothing to go on from.
     """
     for _ in range(len(stages)):
         try:
@@ -294,8 +324,8 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
                     work.commit(context.provenance, **more)  # type: ignore[arg-type]
         except LostLease as error:  # now somebody else computes it: wait for them
             print(error, file=sys.stderr)
-    if stage.kind == "pretrain" and store.record(stage.key)["outcome"] == "diverged":
-        raise PretrainingDiverged(store.record(stage.key)["diverged_step"])
+    if stage.kind == "pretrain" and (outcome := store.record(stage.key)["outcome"]) != "done":
+        raise PretrainingEnded(outcome, store.record(stage.key)[f"{outcome}_step"])
 
 
 def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:

@@ -247,7 +247,7 @@ def progress_table(store: Store) -> Table:
 def counts_line(statuses: Sequence[str]) -> str:
     """How many runs stand where."""
     counts = Counter(statuses)
-    order = ("done", "running", "waiting", "lost", "failed", "diverged", "cancelled")
+    order = ("done", "running", "waiting", "lost", "pruned", "failed", "diverged", "cancelled")
     return ", ".join(f"{counts[status]} {status}" for status in order if counts[status]) or "no runs"
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,14 +14,16 @@ from hypothesis import strategies as st
 
 from paribus.jobs import worker
 from paribus.jobs.queue import Queue
-from paribus.jobs.tuning import advance, suggest, write_tuning
+from paribus.jobs.tuning import advance, prune, suggest, write_tuning
 from paribus.plan.plan import Plan, plan
-from paribus.plan.tuning import Search
+from paribus.plan.tuning import Search, Trial
 from paribus.project import Project, find
+from paribus.spec.experiment import HyperbandPruner, MedianPruner, NoPruner
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
 SEARCH = Search(path="optimizer.lr", low=1e-3, high=1.6e-2, log=True, seed=1000)
+RUN: Any = None  # a suggestion does not look at it
 TRIALS = 6
 EXPERIMENT = f"""
 question: q
@@ -36,7 +39,7 @@ FAKE = """
 import math, os, signal, sys
 from pathlib import Path
 import paribus.jobs.worker as worker
-from paribus.execute import PretrainingDiverged
+from paribus.execute import PretrainingEnded
 from paribus.project import find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
@@ -60,7 +63,7 @@ def execute(context, stages):
                 diverged = stage.kind == "pretrain" and lr > 0.03
                 work.commit("-", **({"outcome": "diverged", "diverged_step": 1} if diverged else {}))
         if stage.kind == "pretrain" and context.store.record(stage.key)["outcome"] == "diverged":
-            raise PretrainingDiverged(1)
+            raise PretrainingEnded("diverged", 1)
 
 worker.execute = execute
 worker.ASK_SECONDS = 0.05
@@ -183,16 +186,57 @@ def test_asking_again_with_fewer_seeds_loses_none_that_were_asked_for(project: P
 
 @given(st.lists(st.tuples(st.floats(1e-3, 1.6e-2), st.floats(0, 10) | st.just(math.inf)), min_size=3, max_size=8))
 def test_a_suggestion_lies_in_the_range_and_depends_on_what_was_tried_alone(tried: list[tuple[float, float]]) -> None:
-    found = suggest(SEARCH, tried)
+    trials = [Trial(value, RUN, loss) for value, loss in tried]
+    found = suggest(SEARCH, trials)
     assert SEARCH.low <= found <= SEARCH.high and found == float(f"{found:.3g}")
-    assert suggest(SEARCH, tried) == found
+    assert suggest(SEARCH, trials) == found
 
 
 def test_suggestions_come_nearer_than_the_fixed_places() -> None:
     best = 3e-3
-    fixed = [(value, math.log(value / best) ** 2) for value in (4e-3, 2e-3, 8e-3)]
+
+    def tried_at(value: float) -> Trial:
+        return Trial(value, RUN, math.log(value / best) ** 2)
+
+    fixed = [tried_at(value) for value in (4e-3, 2e-3, 8e-3)]
     tried = list(fixed)
     for _ in range(5):
-        value = suggest(SEARCH, tried)
-        tried.append((value, math.log(value / best) ** 2))
-    assert min(loss for _, loss in tried) < min(loss for _, loss in fixed)
+        tried.append(tried_at(suggest(SEARCH, tried)))
+    assert min(trial.loss or 0 for trial in tried) < min(trial.loss or 0 for trial in fixed)
+
+
+# --- pruning ---
+
+EARLIER = [{report: 5.0 + trial - report / 10 for report in range(1, 8)} for trial in range(3)]
+
+
+def test_without_a_pruner_nothing_is_ended() -> None:
+    assert not prune(NoPruner(), EARLIER, {report: 99.0 for report in range(1, 8)})
+
+
+@pytest.mark.parametrize(
+    ("told", "ended"),
+    [
+        ({1: 99.0}, False),  # within the warm-up
+        ({1: 9.0, 2: 9.0, 3: 9.0, 4: 9.0}, True),
+        ({1: 9.0, 2: 9.0, 3: 9.0, 4: 5.5}, False),
+        ({1: 5.0, 2: 5.0, 3: 5.0, 4: 9.0}, False),  # its best so far counts
+    ],
+)
+def test_the_median_pruner_ends_what_is_worse_than_the_median_after_its_warm_up(
+    told: dict[int, float], ended: bool
+) -> None:
+    assert prune(MedianPruner(), EARLIER, told) == ended
+    assert not prune(MedianPruner(), EARLIER[:2], told)  # too few to judge by
+
+
+def test_hyperband_ends_what_is_not_among_the_best_of_its_rung() -> None:
+    earlier = [{report: float(trial) for report in range(1, 9)} for trial in range(9)]
+    pruner = HyperbandPruner(reports=9)
+    for last, ended in ((99.0, True), (-1.0, False)):
+        told = [{report: last for report in range(1, reports)} for reports in range(2, 10)]
+        assert any(prune(pruner, earlier[:count], each) for count in range(1, 9) for each in told) == ended
+
+
+def test_a_trial_that_diverged_before_it_told_anything_judges_nobody() -> None:
+    assert not prune(MedianPruner(startup=1), [{}, {}], {report: 99.0 for report in range(1, 8)})

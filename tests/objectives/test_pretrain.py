@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paribus.errors import Stopped
-from paribus.objectives.pretrain import pretrain
+from paribus.objectives.pretrain import Judge, pretrain
 from paribus.plan.stages import Pretraining
 from paribus.spec.load import build
 from paribus.spec.objective import Rtd
@@ -137,3 +137,58 @@ def test_mixed_precision_is_near_and_not_equal(begin: Begin, pretraining: Make, 
     specs = [pretraining(precision=precision) for precision in ("fp32", "bf16")]
     full, mixed = (finish(begin("pretrain", spec), spec, packed).losses for spec in specs)
     assert full != mixed and full == pytest.approx(mixed, rel=0.02)
+
+
+# --- trials that are judged ---
+
+
+def judge(packed: Path, worse_than: float = math.inf) -> Judge:
+    """Told at each fifth of the budget, the loss being the norm of an encoder's weights; ended above `worse_than`."""
+
+    def measure(folder: Path) -> float:
+        return float(sum(weight.norm() for weight in load_file(folder / "encoder.safetensors").values()))
+
+    return Judge(5, measure, lambda told: told[max(told)] > worse_than)
+
+
+def tried(work: Work, spec: Pretraining, packed: Path, judge: Judge, steps: int | None = None) -> Finished | None:
+    """A judged training to its end, or until it is stopped after `steps`."""
+    asked = iter(range(10**6))
+    try:
+        with work:
+            said = pretrain(
+                spec, 0, packed, SIZE, work, OFTEN, lambda: steps is not None and next(asked) >= steps, judge
+            )
+            work.commit("provenance", **said)  # type: ignore[arg-type]
+    except Stopped:
+        return None
+    store, key = work.store, work.stage.key
+    return Finished(store.folder(key), store.record(key), {row["metric"]: row["value"] for row in store.rows(key)})
+
+
+def test_what_is_judged_and_not_pruned_trains_bit_for_bit_like_what_nobody_judges(
+    begin: Begin, spec: Pretraining, packed: Path
+) -> None:
+    plain = finish(begin("pretrain", spec), spec, packed)
+    judged = tried(begin("pretrain", spec, trial0="an earlier one"), spec, packed, judge(packed))
+    assert judged and judged.record["outcome"] == "done" and list(judged.record["reports"]) == ["1", "2", "3", "4"]
+    assert_equal(judged, plain)
+    assert not (judged.folder / "reported").exists()
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_pruned_trial_is_ended_at_the_same_report_whether_it_was_interrupted_or_not(
+    begin: Begin, spec: Pretraining, packed: Path, at: int
+) -> None:
+    whole = tried(begin("pretrain", spec), spec, packed, judge(packed))
+    assert whole
+    third = whole.record["reports"]["3"]
+    limit = (third + whole.record["reports"]["2"]) / 2  # the norm grows, so the third report is the first above it
+    pruned = tried(begin("pretrain", spec, trial0="a"), spec, packed, judge(packed, limit))
+    assert tried(begin("pretrain", spec, trial0="b"), spec, packed, judge(packed, limit), at) is None
+    resumed = tried(begin("pretrain", spec, trial0="b"), spec, packed, judge(packed, limit))
+    for found in (pruned, resumed):
+        assert found and (found.record["outcome"], found.record["pruned_step"]) == ("pruned", 6)
+        assert found.record["reports"] == {k: whole.record["reports"][k] for k in ("1", "2", "3")}
+        assert found.rows["updates"] == 6 and not (found.folder / "encoder.safetensors").exists()
+    assert resumed and resumed.record["resumed_at"] == at

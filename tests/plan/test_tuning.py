@@ -33,7 +33,7 @@ class Finished:
         return self.measured[key]
 
     def record(self, key: str) -> dict[str, Any]:
-        return {"outcome": self.outcomes[key]}
+        return {"outcome": self.outcomes[key], "diverged_step": 1}
 
     def evaluate(self, run: PlannedRun, loss: float) -> None:
         """End `run` with a validation loss; infinite: it diverged."""

@@ -280,7 +280,8 @@ def test_a_tuned_table_shows_the_papers_columns_of_each_arm(project: Project, st
     about = [note for note in table.notes if note.startswith("optimizer.lr")]
     assert about[0].startswith("optimizer.lr is each arm's own best of 3 trials by loss on validation documents, at")
     assert about[1] == (
-        "optimizer.lr of bsz-256: 8.41e-05; tried 8.41e-05, 0.000141, 0.000238. "
+        "optimizer.lr of bsz-256: 8.41e-05 (3 of 3 trials; 3 budgets). Validation loss by value: "
+        "8.41e-05 9.900, 0.000141 9.900, 0.000238 9.900. Expected best of 1 to 3 trials: 9.900, 9.900, 9.900. "
         "None was tried beyond it, so a better one may lie there."
     )
 
@@ -291,7 +292,9 @@ def test_an_arm_whose_tuning_goes_on_says_so(project: Project, store: Store, fil
     (table,) = tables_for(project, store, "sizes", "mini")
     assert cells(table, "bsz-2k")["optimizer.lr"] is None and cells(table, "bsz-2k")["mlm.loss"] is None
     assert "0 of 4 runs are done (seeds asked: 2); bsz-2k: 2 untuned; bsz-256: 2 missing." in table.notes
-    assert "optimizer.lr of bsz-2k: none yet, 1 of 3 trials done; tried 0.000399." in table.notes
+    account = "optimizer.lr of bsz-2k: none yet (1 of 3 trials; 1 budgets). Validation loss by value: 0.000399 9.900."
+    assert account in table.notes
+    assert "Arms had unequal numbers of trials: bsz-256 3, bsz-2k 1." in table.notes
 
 
 def test_a_discriminator_has_no_mlm_loss_but_its_generators_and_what_it_finds(

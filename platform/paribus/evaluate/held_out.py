@@ -8,6 +8,7 @@ Nats a token compare only where tokens are the same.  Across tokenizers: that sh
 """
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from paribus.spec import model as spec
 from paribus.spec.data import Replacement
 from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.spec.run import HeldOut, Runtime
-from paribus.store.store import Work
+from paribus.store.store import Measured
 from paribus.train.fit import device, use_threads
 
 Flags = NDArray[np.bool_]
@@ -84,8 +85,9 @@ def held_out(
     vocabulary: int,
     pretrained: Path,
     pack: Path,
-    work: Work,
+    work: Measured,
     runtime: Runtime,
+    splits: Sequence[str] = ("validation", "test"),
 ) -> None:
     """Rows loss (nats a masked token), perplexity and accuracy on the validation and test documents.
 
@@ -117,7 +119,7 @@ def held_out(
         pooled = PooledHead(encoder.width, objective.kinds_of_pair)
         pooled.load_state_dict(part("sentence_head", load_file(pretrained / "heads.safetensors")))
         pooled.to(where).eval()
-    for split in ("validation", "test"):
+    for split in splits:
         rows = load(pack, split)
         document_of = np.cumsum(rows.flags & DOCUMENT > 0, dtype=np.int64).reshape(rows.flags.shape)
         nats: list[NDArray[np.float64]] = []

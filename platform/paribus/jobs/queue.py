@@ -1,7 +1,7 @@
 # ruff: noqa: A005  -- imports are absolute, so this shadows nothing
 """The queue: one Optuna study an experiment@scale, a trial for each of its runs that was ever taken.
 
-    waiting -> running -> done | failed | diverged | cancelled
+    waiting -> running -> done | pruned | failed | diverged | cancelled
 
 What waits is the plan, a file in the store (runs/NAME/plan.json); a run becomes a trial when a worker takes it, so a
 study is as small as the work that was done. A run goes back to waiting when it is preempted or its worker is gone: the
@@ -37,9 +37,9 @@ from paribus.spec.load import suggest
 from paribus.store.lease import Lease
 from paribus.store.store import Store, writing
 
-Status = Literal["waiting", "running", "lost", "done", "failed", "diverged", "cancelled"]
+Status = Literal["waiting", "running", "lost", "done", "pruned", "failed", "diverged", "cancelled"]
 """lost: running, but its worker is gone; `reap` puts it back to waiting."""
-Final = Literal["done", "failed", "diverged", "cancelled"]
+Final = Literal["done", "pruned", "failed", "diverged", "cancelled"]
 
 RETRYABLE = ("failed", "diverged", "cancelled")
 ALIKE = 2
@@ -59,7 +59,7 @@ class Entry:
     attempt: int
     """How often a worker took it, retries included."""
     reason: str | None
-    """Why it failed or where it diverged."""
+    """Why it failed, or where it diverged or was pruned."""
     worker: str | None
     """host:pid of the last worker that took it."""
     started: float | None
@@ -313,7 +313,9 @@ class Queue:
         """End a trial. What it says of itself comes first: Optuna lets nobody touch a finished trial."""
         try:
             self._storage.set_trial_user_attr(trial_id, "end", _end(status, reason))
-            if value is None:
+            if status == "pruned":
+                self._storage.set_trial_state_values(trial_id, TrialState.PRUNED)
+            elif value is None:
                 self._storage.set_trial_state_values(trial_id, TrialState.FAIL)
             else:
                 self._storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
@@ -420,7 +422,7 @@ class Queue:
 
 
 class Claim:
-    """The right to work on `run`, for as long as this process lives or until one of the five ends below.
+    """The right to work on `run`, for as long as this process lives or until one of the six ends below.
 
     Each end raises LostLease if another worker took the run over, after this one was silent for too long.
     """
@@ -449,6 +451,10 @@ class Claim:
     def diverged(self, step: int) -> None:
         """The loss left the realm of numbers at `step`."""
         self._end("diverged", f"at step {step}")
+
+    def pruned(self, step: int) -> None:
+        """A trial that was ended early, at `step`, since others of its arm were better."""
+        self._end("pruned", f"at step {step}")
 
     def cancelled(self) -> None:
         """Stopped because a user asked for it."""

@@ -16,6 +16,8 @@ from paribus.errors import ParibusError, StoreError
 from paribus.files import write_atomically
 from paribus.jobs.storage import file_name
 from paribus.plan.plan import Plan, PlannedRun
+from paribus.plan.stages import Pruning, Stage, Stages
+from paribus.spec.experiment import Pruner
 from paribus.spec.load import build
 from paribus.spec.run import Run
 from paribus.store.store import Store, writing
@@ -36,6 +38,13 @@ class QueuedRun:
     """Complete, with the seed."""
     trial: bool = False
     """Whether it tunes, so that no table reports it."""
+    pruning: Pruning | None = None
+    """What may end a trial early."""
+
+    @property
+    def stages(self) -> list[Stage]:
+        """Its stages, each after its inputs."""
+        return Stages(self.run, self.pruning).at(self.seed)
 
     @property
     def seed(self) -> int:
@@ -67,6 +76,8 @@ def write_run(store: Store, queue: str, planned: PlannedRun) -> None:
         "arm": planned.arm.label,
         "levels": dict(planned.arm.levels),
         "trial": planned.trial,
+        "pruning": planned.pruning
+        and {"pruner": planned.pruning.pruner.model_dump(mode="json"), "earlier": planned.pruning.earlier},
         "run": {**planned.arm.run.model_dump(mode="json"), "seed": planned.seed},
     }
     text = json.dumps(content, indent=1)
@@ -81,8 +92,11 @@ def read_run(store: Store, queue: str, key: str) -> QueuedRun:
     path = run_path(store, queue, key)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        run = build(Run, content.pop("run"), f"{path}: run")
-        return QueuedRun(run=run, **content)
+        run, pruning = build(Run, content.pop("run"), f"{path}: run"), content.pop("pruning")
+        if pruning:
+            pruner = Pruner._choose(pruning["pruner"])
+            pruning = Pruning(pruner, tuple(pruning["earlier"]))
+        return QueuedRun(run=run, pruning=pruning, **content)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path}: cannot be read ({error}); queue the experiment again, then retry the run") from error
 

@@ -7,12 +7,15 @@ arm's own trials and their number alone, so a worker more, or one that was kille
 """
 
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState
 
 from paribus import __version__
 from paribus.files import write_atomically
@@ -21,10 +24,10 @@ from paribus.jobs.storage import file_name
 from paribus.plan.arms import Arm
 from paribus.plan.runs import at_seed
 from paribus.plan.stages import Stage, Stages
-from paribus.plan.tuning import Search, Tuning, ends, rounded, tuning
+from paribus.plan.tuning import Search, Trial, Tuning, ends, rounded, tuning
 from paribus.seeds import seed_for
 from paribus.spec.base import canonical, digest
-from paribus.spec.experiment import Tune
+from paribus.spec.experiment import HyperbandPruner, MedianPruner, Pruner, Tune
 from paribus.spec.load import build
 from paribus.spec.run import Run
 from paribus.store.store import Store
@@ -32,18 +35,51 @@ from paribus.store.store import Store
 POLL_SECONDS = 0.05
 
 
-def suggest(search: Search, tried: Sequence[tuple[float, float]]) -> float:
-    """The next value after `tried` (values and their losses): a function of these alone."""
+def suggest(search: Search, tried: Sequence[Trial]) -> float:
+    """The next value after `tried`: a function of these alone."""
     low, high = ends(search)
     range_ = FloatDistribution(low, high, log=search.log)
     sampler = optuna.samplers.TPESampler(seed=seed_for(search.seed, "suggest", len(tried)) % 2**32, n_startup_trials=1)
     study = optuna.create_study(sampler=sampler, pruner=optuna.pruners.NopPruner())
-    for value, loss in tried:
-        study.add_trial(
-            optuna.create_trial(params={search.path: value}, distributions={search.path: range_}, value=loss)
-        )
+    for trial in tried:
+        told: dict[str, Any] = {"params": {search.path: trial.value}, "value": trial.loss}
+        if trial.pruned:
+            told |= {"state": TrialState.PRUNED, "intermediate_values": {trial.report: trial.loss}}
+        study.add_trial(optuna.create_trial(distributions={search.path: range_}, **told))
     found = study.ask({search.path: range_}).params[search.path]
     return min(max(rounded(found), low), high)
+
+
+def prune(pruner: Pruner, earlier: Sequence[Mapping[int, float]], told: Mapping[int, float]) -> bool:
+    """Whether a trial ends after what it `told` (report: loss), by what each earlier trial of its arm told."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    # The name decides the bracket of Hyperband together with the trial's number.
+    study = optuna.create_study(study_name="trials", pruner=_made(pruner))
+
+    def tell(reported: Mapping[int, float]) -> tuple[optuna.Trial, bool]:
+        """Successive halving keeps what it was asked, report by report, so earlier trials are told over again."""
+        trial, ends = study.ask(), False
+        for report in sorted(reported):
+            trial.report(reported[report], report)
+            ends = trial.should_prune()
+        return trial, ends
+
+    for reported in earlier:
+        trial, _ = tell(reported)
+        if len(reported) == pruner.reports - 1:
+            study.tell(trial, reported[max(reported)])
+        else:  # pruned, or it diverged, maybe before it told anything
+            study.tell(trial, state=TrialState.PRUNED if reported else TrialState.FAIL)
+    return tell(told)[1]
+
+
+def _made(pruner: Pruner) -> optuna.pruners.BasePruner:
+    match pruner:
+        case MedianPruner(startup=startup, warmup=warmup, reports=count):
+            return optuna.pruners.MedianPruner(startup, math.ceil(warmup * count))
+        case HyperbandPruner(reduction=reduction, reports=count):
+            return optuna.pruners.HyperbandPruner(1, count, reduction)
+    return optuna.pruners.NopPruner()
 
 
 def write_tuning(store: Store, queue: str, found: Tuning, seeds: int, priority: int | None) -> None:
@@ -93,11 +129,11 @@ def advance(store: Store, queue: Queue) -> bool:
 def _settled(store: Store, arm: Arm, tune: Tune) -> Tuning:
     """The tuning of `arm` with every suggestion made that can be."""
     while (found := tuning(arm, tune, store)).suggestion:
-        _suggest(store, found.suggestion, [(t.value, t.loss) for t in found.trials if t.loss is not None])
+        _suggest(store, found.suggestion, [trial for trial in found.trials if trial.loss is not None])
     return found
 
 
-def _suggest(store: Store, stage: Stage, tried: Sequence[tuple[float, float]]) -> None:
+def _suggest(store: Store, stage: Stage, tried: Sequence[Trial]) -> None:
     """Compute a suggestion, or wait for whoever does."""
     work = store.claim(stage)
     if work is None:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 from paribus import __version__
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
-from paribus.execute import Context, PretrainingDiverged, execute
+from paribus.execute import Context, PretrainingEnded, execute
 from paribus.files import sha256
 from paribus.jobs.queue import Claim, Queue
-from paribus.jobs.tuning import advance
-from paribus.plan.stages import Stages
+from paribus.jobs.tuning import advance, prune
 from paribus.plan.tuning import validation_loss
 from paribus.project import PACKAGE, Project, find
 from paribus.spec.base import digest
@@ -78,16 +77,16 @@ def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None
     """Execute one run and say how it ended."""
     run = claim.run
     print(f"{run.key}: {run.queue}, arm {run.arm}, seed {run.seed}, attempt {claim.attempt}", file=sys.stderr)
-    stages = Stages(run.run).at(run.seed)
+    stages = run.stages
     try:
-        execute(Context(project, store, runtime, run.run, _sparing(claim.cancel_requested)), stages)
+        execute(Context(project, store, runtime, run.run, _sparing(claim.cancel_requested), prune), stages)
         rows = store.rows(next(stage.key for stage in stages if stage.kind == "evaluate"))
         # An imported encoder may come without a vocabulary head, and so without a loss to be ranked by.
         loss = math.inf if run.run.pretrained and not rows else validation_loss(rows)
     except Stopped:
         claim.cancelled()
-    except PretrainingDiverged as error:
-        claim.diverged(error.step)
+    except PretrainingEnded as error:
+        (claim.pruned if error.outcome == "pruned" else claim.diverged)(error.step)
     except StoreError:  # no fault of the run: it goes on when the disk is writable again
         claim.preempted()
         raise

@@ -6,9 +6,12 @@ stage folder: encoder.safetensors, heads.safetensors, curve.jsonl; generator.saf
 import math
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
@@ -23,6 +26,7 @@ from paribus.spec.run import Runtime
 from paribus.store.store import Work
 from paribus.train.checkpoint import Checkpoints, newest
 from paribus.train.fit import device, fit
+from paribus.train.reports import Pruned, Reports
 from paribus.train.watch import Diverged, Watch
 
 MICRO_TOKENS = 65536
@@ -30,6 +34,29 @@ OBJECTIVE: Mapping[type[spec_of.Objective], Callable[[Pretraining, int, int], Pr
     spec_of.Mlm: Mlm,
     spec_of.Rtd: Rtd,
 }
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What may end a pretraining before its budget does."""
+
+    count: int
+    """The loss is told at each 1/count of the budget."""
+    measure: Callable[[Path], float]
+    """The validation loss of the weights in a folder, files as a finished pretraining has them."""
+    prune: Callable[[Mapping[int, float]], bool]
+    """Whether what was told (report: loss) is the end of it."""
+
+
+def _measured(folder: Path, judge: Judge, module: pl.LightningModule) -> float:
+    assert isinstance(module, Pretrained)
+    folder.mkdir(exist_ok=True)
+    for name, weights in module.files().items():
+        save_file(weights, folder / f"{name}.safetensors")
+    try:
+        return judge.measure(folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def build_objective(spec: Pretraining, vocabulary: int, seed: int) -> Pretrained:
@@ -45,8 +72,12 @@ def pretrain(
     work: Work,
     runtime: Runtime,
     stop: Callable[[], bool] = lambda: False,
+    judge: Judge | None = None,
 ) -> dict[str, object]:
-    """Train, write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, device."""
+    """Train, write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, device.
+
+    With a `judge` it tells its validation loss on the way, and ends as `pruned` where that says so.
+    """
     rows = load(pack, "train")
     budget = spec.budget
     where = device(runtime)
@@ -57,17 +88,25 @@ def pretrain(
     found = newest(folder)
     checkpoint, steps.first = found or (None, 0)
     watch = Watch(work.scratch, budget.steps, budget.batch_tokens, module.guess, steps.first, stop=stop)
-    callbacks = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
+    callbacks: list[pl.Callback] = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
+    told: Mapping[str, object] = {}
+    if judge:
+        measure = partial(_measured, work.scratch / "reported", judge)
+        reports = Reports(work.scratch, budget.steps, judge.count, measure, judge.prune, steps.first)
+        callbacks.insert(0, reports)
+        told = {"reports": reports.told}
     outcome: dict[str, Any] = {"outcome": "done"}
     try:
         fit(module, steps, budget.steps, spec.precision, runtime, callbacks, checkpoint)
     except Diverged as error:
         outcome = {"outcome": "diverged", "diverged_step": error.step}
+    except Pruned as error:
+        outcome = {"outcome": "pruned", "pruned_step": error.step}
     else:
         for name, weights in module.files().items():
             save_file(weights, work.out / f"{name}.safetensors")
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
-    updates = outcome.get("diverged_step", budget.steps)
+    updates = outcome.get(f"{outcome['outcome']}_step", budget.steps)
     work.row("updates", updates)
     work.row("tokens", updates * budget.batch_tokens)
     work.row("epochs", steps.epochs)
@@ -75,6 +114,7 @@ def pretrain(
     work.row("parameters", sum(p.numel() for p in module.parameters()))
     return {
         **outcome,
+        **told,
         "seconds": watch.seconds,
         "tokens_per_second": watch.done / max(watch.seconds, 1e-9),
         "resumed_at": steps.first,

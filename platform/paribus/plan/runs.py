@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from paribus.plan.arms import Arm
-from paribus.plan.stages import Stage, Stages
+from paribus.plan.stages import Pruning, Stage, Stages
 from paribus.spec.base import digest
 
 
@@ -17,6 +17,8 @@ class PlannedRun:
     stages: list[Stage]
     trial: bool = False
     """Whether it tunes, so that no table reports it."""
+    pruning: Pruning | None = None
+    """What may end a trial early."""
 
     @property
     def pretrained(self) -> Stage:
@@ -32,4 +34,5 @@ class PlannedRun:
 def at_seed(arm: Arm, maker: Stages, seed: int, trial: bool = False) -> PlannedRun:
     """The run of `arm` at `seed`; `maker` makes the arm's stages."""
     stages = maker.at(seed)
-    return PlannedRun(arm, seed, f"run-{digest(','.join(stage.key for stage in stages))}", stages, trial)
+    key = f"run-{digest(','.join(stage.key for stage in stages))}"
+    return PlannedRun(arm, seed, key, stages, trial, maker.pruning)

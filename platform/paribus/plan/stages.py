@@ -18,6 +18,7 @@ from typing import Literal
 
 from paribus.spec.base import Spec, canonical, digest
 from paribus.spec.data import Pretrained
+from paribus.spec.experiment import Pruner
 from paribus.spec.finetuning import FineTuning, Frozen, Point, Windows
 from paribus.spec.model import Encoder
 from paribus.spec.objective import Objective
@@ -51,6 +52,12 @@ class Pretraining(Spec):
     schedule: Schedule
     budget: Budget
     precision: Literal["fp32", "bf16"]
+
+
+class JudgedPretraining(Pretraining):
+    """What the pretraining of a trial reads, which a pruner may end before its budget does."""
+
+    pruner: Pruner
 
 
 class Import(Spec):
@@ -128,11 +135,20 @@ def make(kind: str, spec: Spec, inputs: Mapping[str, str], seed: int | None = No
     return Stage(kind, f"{kind}-{digest(f'{VERSIONS[kind]}|{canonical(spec)}|{seed}|{fed}')}", spec, seed, inputs)
 
 
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """What may end the pretraining of a trial early: a pruner, and the earlier trials it compares with."""
+
+    pruner: Pruner
+    earlier: tuple[str, ...]
+    """Keys of their pretrainings, in the order they were tried."""
+
+
 class Stages:
     """The stages of one arm. What does not depend on the seed is made once."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, pruning: Pruning | None = None) -> None:
+        self.run, self.pruning = run, pruning
 
     @cached_property
     def data(self) -> list[Stage]:
@@ -154,7 +170,8 @@ class Stages:
     @cached_property
     def _pretraining(self) -> Pretraining:
         names = ("objective", "encoder", "optimizer", "schedule", "budget", "precision")
-        return Pretraining(**{name: getattr(self.run, name) for name in names})
+        read = {name: getattr(self.run, name) for name in names}
+        return JudgedPretraining(**read, pruner=self.pruning.pruner) if self.pruning else Pretraining(**read)
 
     @cached_property
     def _tunings(self) -> list[tuple[Stage, TaskTuning]]:
@@ -231,7 +248,9 @@ class Stages:
             asked = Import(checkpoint=self.run.pretrained, encoder=self.run.encoder)
             pretrain = make("import", asked, {"vocabulary": vocabulary.key})
         else:
-            pretrain = make("pretrain", self._pretraining, fed, seed)
+            earlier = self.pruning.earlier if self.pruning else ()
+            judged_by = {f"trial{number}": key for number, key in enumerate(earlier)}
+            pretrain = make("pretrain", self._pretraining, {**fed, **judged_by}, seed)
         evaluate = make("evaluate", self._held_out, {"pretrain": pretrain.key, **fed})
         fed = {"pretrain": pretrain.key, "vocabulary": vocabulary.key}
         pairs = [make("minimal-pairs", test, {**fed, "task": task.key}) for task, test in self._pair_tests]

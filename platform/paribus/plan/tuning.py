@@ -7,15 +7,16 @@ function of the experiment and the store alone: not of who works, how many do, o
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from paribus.errors import SpecError
 from paribus.plan.arms import Arm
 from paribus.plan.runs import PlannedRun, at_seed
-from paribus.plan.stages import Stage, Stages, make
+from paribus.plan.stages import Pruning, Stage, Stages, make
 from paribus.spec.base import Spec
-from paribus.spec.experiment import Times, Tune
+from paribus.spec.experiment import NoPruner, Times, Tune
 from paribus.spec.load import build, get_path, set_path
 from paribus.spec.run import Run
 
@@ -43,11 +44,23 @@ class Search(Spec):
 
 @dataclass(frozen=True)
 class Trial:
-    """One value tried. `loss`: on the validation documents; infinite if it diverged, None until it is known."""
+    """One value tried. `loss`: on the validation documents; infinite if it diverged, None until it is known.
+
+    A pruned trial has the loss that it told last.
+    """
 
     value: float
     run: PlannedRun
     loss: float | None
+    report: int | None = None
+    """Of a pruned trial, the report that was its last."""
+    share: float = 1.0
+    """The part of the budget it was trained for, of one that has ended."""
+
+    @property
+    def pruned(self) -> bool:
+        """Whether it was ended early for what it told."""
+        return self.report is not None
 
 
 @dataclass(frozen=True)
@@ -73,7 +86,7 @@ class Tuning:
         """The trial with the lowest loss (the smaller value in a tie), once all have ended."""
         if self.done < self.tune.trials:
             return None
-        return min(self.trials, key=lambda trial: (trial.loss, trial.value))
+        return min((trial for trial in self.trials if not trial.pruned), key=lambda trial: (trial.loss, trial.value))
 
     @property
     def at_an_end(self) -> bool:
@@ -103,7 +116,7 @@ def tuning(arm: Arm, tune: Tune, results: Results | None) -> Tuning:
                 suggestion = stage
                 break
             value = results.rows(stage.key)[0]["value"]
-        trials.append(_trial(arm, tune, value, results))
+        trials.append(_trial(arm, tune, value, trials[: number if number >= len(PLACES) else 0], results))
     return Tuning(arm, tune, tuple(trials), suggestion)
 
 
@@ -144,23 +157,36 @@ def _arm_at(arm: Arm, path: str, value: float, where: str = "tune") -> Arm:
     return replace(arm, run=build(Run, data, f"{where} (arm {arm.label}, {path}={value:g})"))
 
 
-def _trial(arm: Arm, tune: Tune, value: float, results: Results | None) -> Trial:
-    """The trial at `value`: pretrained and evaluated only."""
+def _trial(arm: Arm, tune: Tune, value: float, earlier: Sequence[Trial], results: Results | None) -> Trial:
+    """The trial at `value`: pretrained and evaluated only, judged by `earlier` where the experiment has a pruner."""
     at = _arm_at(arm, tune.path, value)
     evaluation = at.run.evaluation.model_copy(update={"tasks": ()})
     label = f"{arm.label} {tune.path.rpartition('.')[2]}={value:g}"
     at = replace(at, label=label, baseline=False, run=at.run.model_copy(update={"evaluation": evaluation}))
-    run = at_seed(at, Stages(at.run), tune.seed, trial=True)
-    return Trial(value, run, _loss(run, results) if results else None)
+    pruning = None
+    if not isinstance(tune.pruner, NoPruner):
+        pruning = Pruning(tune.pruner, tuple(trial.run.stage("pretrain").key for trial in earlier))
+    run = at_seed(at, Stages(at.run, pruning), tune.seed, trial=True)
+    return Trial(value, run, *_ended(run, results)) if results else Trial(value, run, None)
 
 
-def _loss(run: PlannedRun, results: Results) -> float | None:
+def _ended(run: PlannedRun, results: Results) -> tuple[float | None, int | None, float]:
+    """Loss, its last report if it was pruned, and the part of its budget it was trained for."""
     pretrain, evaluate = run.stage("pretrain").key, run.stage("evaluate").key
     if results.has(evaluate):
-        return validation_loss(results.rows(evaluate))
-    if results.has(pretrain) and results.record(pretrain)["outcome"] == "diverged":
-        return math.inf
-    return None
+        return validation_loss(results.rows(evaluate)), None, 1.0
+    if not results.has(pretrain) or (record := results.record(pretrain))["outcome"] == "done":
+        return None, None, 0.0
+    share = record[f"{record['outcome']}_step"] / run.arm.run.budget.steps
+    if record["outcome"] == "diverged":
+        return math.inf, None, share
+    last = max(told := reports(record))
+    return told[last], last, share
+
+
+def reports(record: Mapping[str, Any]) -> dict[int, float]:
+    """What a judged pretraining told of its validation loss, by report: 1, 2, ... of the pruner's number."""
+    return {int(report): loss for report, loss in record["reports"].items()}
 
 
 def validation_loss(rows: list[dict[str, Any]]) -> float:

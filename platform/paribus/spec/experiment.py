@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from paribus.spec.base import Spec
+from paribus.spec.base import Slot, Spec
 
 Patch = dict[str, Any]
 """Dotted path of a Run to the value set there, replacing what was there; {times: k} is k times what was there."""
@@ -56,6 +56,44 @@ class Scale(Spec):
     """For one base, after `set`."""
 
 
+class Pruner(Slot):
+    """Whether a trial that goes badly is ended early, by the earlier trials of the same arm and by no other arm's."""
+
+    reports: int = Field(8, ge=2)
+    """How often a trial tells its validation loss: at equal parts of its token budget, the same for every arm."""
+
+
+class NoPruner(Pruner):
+    """Every trial trains to its end."""
+
+    kind: Literal["none"] = "none"
+
+
+class MedianPruner(Pruner):
+    """Ends a trial that is worse than the median of the earlier ones at the same tokens.
+
+    Golovin et al. 2017, Google Vizier, section 3.2, as Optuna's MedianPruner has it: the best so far against the
+    median of theirs there.
+    """
+
+    kind: Literal["median"] = "median"
+    startup: int = Field(3, ge=1)
+    """Trials that are let be before any is judged."""
+    warmup: float = Field(1 / 3, ge=0, lt=1)
+    """The part of the budget in which none is judged: a high rate looks worse than it is while it is warmed up."""
+
+
+class HyperbandPruner(Pruner):
+    """Successive halving in brackets of other patience, as Optuna's HyperbandPruner.
+
+    Li et al. 2018, arXiv:1603.06560.
+    """
+
+    kind: Literal["hyperband"] = "hyperband"
+    reduction: int = Field(3, ge=2)
+    """The best 1/reduction of a rung go on."""
+
+
 class Tune(Spec):
     """A number that each arm takes at its own best: before its runs, trials at a seed that reports nothing.
 
@@ -71,6 +109,8 @@ class Tune(Spec):
     """Whether equal ratios count alike, as for a learning rate, or equal differences."""
     trials: int = Field(ge=1)
     """Of each arm. Raised later, the trials that are done still count."""
+    pruner: Pruner = NoPruner()
+    """Whether trials that go badly are ended early. A pruned trial counts as a trial, and is never chosen."""
     seed: int = Field(1000, ge=0)
     """Of the trials' runs and of the sampler, the same for every arm; never one that is reported."""
 

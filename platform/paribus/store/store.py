@@ -244,7 +244,20 @@ class Store:
         return digest
 
 
-class Work:
+class Measured:
+    """Measurements, in the order they were made."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def row(self, metric: str, value: float, *, split: str | None = None, n: int | None = None, **more: Any) -> None:
+        """Record one measurement, a finite number; `n` is the number of items it is taken over."""
+        if not math.isfinite(value):
+            raise ValueError(f"{metric} is {value}: not a measurement")
+        self.rows.append({"metric": metric, "split": split, "value": value, "n": n, **more})
+
+
+class Work(Measured):
     """A stage being computed. Use as a context: it ends committed, or with everything but scratch/ removed.
 
     out: what becomes the finished folder, this worker's alone.  scratch: checkpoints and the live curve, kept for
@@ -252,11 +265,11 @@ class Work:
     """
 
     def __init__(self, store: Store, stage: Stage, lease: Lease) -> None:
+        super().__init__()
         self.store, self.stage, self._lease = store, stage, lease
         self.folder = store.root / "doing" / stage.key
         self.out = self.folder / f"out.{lease.owner}"
         self.scratch = self.folder / "scratch"
-        self._rows: list[dict[str, Any]] = []
 
     def __enter__(self) -> "Work":
         try:
@@ -306,16 +319,10 @@ class Work:
         disk = os.statvfs(self.store.root)
         return disk.f_bavail * disk.f_frsize < 65536
 
-    def row(self, metric: str, value: float, *, split: str | None = None, n: int | None = None, **more: Any) -> None:
-        """Record one measurement, a finite number; `n` is the number of items it is taken over."""
-        if not math.isfinite(value):
-            raise ValueError(f"{metric} is {value}: not a measurement")
-        self._rows.append({"metric": metric, "split": split, "value": value, "n": n, **more})
-
     def commit(self, provenance: str, outcome: str = "done", **more: Any) -> None:
         """Finish: write rows and record, sync, rename. LostLease if another worker took over."""
         with writing(self.store.root):
-            (self.out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self._rows))
+            (self.out / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
             record = {
                 "key": self.stage.key,
                 "kind": self.stage.kind,

@@ -25,6 +25,7 @@ from paribus.spec.task import MinimalPairs, Task
 from paribus.store.store import Store
 from paribus.tables.frame import averages, chosen, frame, states
 from paribus.tables.stats import Difference, aggregate, paired
+from paribus.tables.tuning import Tuned, tuned, unequal
 
 Unit = Literal["points", "nats", "perplexity", "bits", "as printed"]
 
@@ -101,6 +102,8 @@ class Table:
     expect: str | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """What was asked for, and each run with its state and keys."""
+    tuned: tuple[Tuned, ...] = ()
+    """How each arm was tuned, where the experiment tunes something."""
 
 
 def tables_for(
@@ -187,6 +190,7 @@ class _Layout:
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
         self.settings = settings(plan.arms)
+        self.tuned = tuple(tuned(tuning) for tuning in plan.tunings)
         objectives = {type(arm.run.objective) for arm in plan.arms}
         self.vocabularies = len({stage.key for stage in plan.stages() if stage.kind == "vocabulary"})
         predicts = bool(objectives - {Rtd})
@@ -233,6 +237,7 @@ class _Layout:
             plan.experiment.question,
             plan.experiment.expect,
             self._provenance(),
+            self.tuned,
         )
 
     def _values(self) -> dict[str, dict[str, dict[int, float]]]:
@@ -513,22 +518,16 @@ class _Layout:
 
     def _tunings(self) -> list[str]:
         """How what is tuned was tuned, what each arm chose, and what to doubt about it."""
-        if not self.plan.tunings:
+        if not self.tuned:
             return []
         tune = self.plan.tunings[0].tune
         notes = [
             f"{tune.path} is each arm's own best of {tune.trials} trials by loss on validation documents, at seed "
-            f"{tune.seed}, which no cell reports."
+            f"{tune.seed}, which no cell reports (pruner: {tune.pruner.kind})."
         ]
-        for tuning in self.plan.tunings:
-            tried = sorted(trial.value for trial in tuning.trials if trial.loss is not None)
-            best = f"{tuning.best.value:g}" if tuning.best else f"none yet, {tuning.done} of {tune.trials} trials done"
-            note = f"{tune.path} of {tuning.arm.label}: {best}; tried {', '.join(f'{v:g}' for v in tried) or 'none'}."
-            if diverged := sum(trial.loss == math.inf for trial in tuning.trials):
-                note += f" {diverged} diverged."
-            if tuning.at_an_end:
-                note += " None was tried beyond it, so a better one may lie there."
-            notes.append(note)
+        notes += [account.sentence for account in self.tuned]
+        if reason := unequal(self.plan.tunings):
+            notes.append(reason[0].upper() + reason[1:] + ".")
         return notes
 
     def _detection(self) -> list[str]:

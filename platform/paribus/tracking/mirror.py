@@ -25,7 +25,7 @@ from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
 from paribus.tracking.wanted import Content, Entry, Point, Wanted
 
-STATUS = {"done": "FINISHED", "diverged": "FAILED", "running": "RUNNING", "missing": "SCHEDULED"}
+STATUS = {"done": "FINISHED", "diverged": "FAILED", "pruned": "FINISHED", "running": "RUNNING", "missing": "SCHEDULED"}
 """MLflow's word for each outcome; what is missing waits for a worker, interrupted or not."""
 
 PAGE = 1000

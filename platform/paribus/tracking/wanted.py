@@ -30,6 +30,9 @@ OWN = ("pretrain", "import", "evaluate", "minimal-pairs", "finetune")
 """The kinds of stage that belong to one run; the others are shared and appear as tags."""
 
 
+OVER = ("done", "diverged", "pruned")
+
+
 class Point(NamedTuple):
     """One value of a metric. `timestamp` is in milliseconds since 1970."""
 
@@ -44,7 +47,7 @@ class Content:
     """What an MLflow run holds. `start` and `end` are in milliseconds since 1970; `end` is None until it is over."""
 
     outcome: str
-    """done, diverged, running, or missing: unfinished and nobody is working on it."""
+    """done, diverged, pruned, running, or missing: unfinished and nobody is working on it."""
     start: int
     end: int | None
     tags: dict[str, str]
@@ -190,12 +193,12 @@ class ArmEntry:
         """What MLflow should hold."""
         runs = [run.summary for run in self._runs if run.source]
         outcomes = {run.outcome for run in runs} | ({"missing"} if len(runs) < len(self._runs) else set())
-        outcome = next(word for word in ("running", "missing", "diverged", "done") if word in outcomes)
+        outcome = next(word for word in ("running", "missing", "diverged", "pruned", "done") if word in outcomes)
         ends = [run.end for run in runs if run.end is not None]
         return Content(
             outcome,
             start=min(run.start for run in runs),
-            end=max(ends) if outcome in ("done", "diverged") else None,
+            end=max(ends) if outcome in OVER else None,
             tags={"paribus.kind": "arm", **self._tags},
             params={path: value for path, value in params_of(self._arm.run).items() if path != "seed"},
             points=[],
@@ -228,15 +231,16 @@ class RunEntry:
         """Outcome and times over the stages of a started run."""
         facts = [entry.facts for entry in self.stages if entry.look]
         outcomes = {fact.outcome for fact in facts}
-        over = "diverged" in outcomes or (outcomes == {"done"} and len(facts) == len(self.stages))
+        cut = next((word for word in ("diverged", "pruned") if word in outcomes), None)
+        over = cut is not None or (outcomes == {"done"} and len(facts) == len(self.stages))
         if "running" in outcomes or (not over and self._wanted.busy(self._run.key)):
             outcome = "running"
         elif over:
-            outcome = "diverged" if "diverged" in outcomes else "done"
+            outcome = cut or "done"
         else:
             outcome = "missing"
         ends = [fact.end for fact in facts if fact.end is not None]
-        end = max(ends) if outcome in ("done", "diverged") else None
+        end = max(ends) if outcome in OVER else None
         return Facts(outcome, min(fact.start for fact in facts), end, {})
 
     def read(self) -> Content:
