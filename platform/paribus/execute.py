@@ -190,7 +190,7 @@ def _judge(context: Context, stage: Stage, size: int, pack: Path) -> "Judge":
 
     def measure(folder: Path) -> float:
         found = Measured()
-        held_out(asked, run.objective, run.encoder, size, folder, pack, found, context.runtime, ("validation",))
+        held_out(asked, run.objective, run.encoder, size, folder, pack, found, context.runtime, ("validation",), False)
         return validation_loss(found.rows)
 
     return Judge(pruner.reports, measure, lambda told: context.prune(pruner, earlier, told))

@@ -207,11 +207,12 @@ def test_suggestions_come_nearer_than_the_fixed_places() -> None:
 
 # --- pruning ---
 
+MEDIAN = MedianPruner(reports=8, warmup=1 / 3)
 EARLIER = [{report: 5.0 + trial - report / 10 for report in range(1, 8)} for trial in range(3)]
 
 
 def test_without_a_pruner_nothing_is_ended() -> None:
-    assert not prune(NoPruner(), EARLIER, {report: 99.0 for report in range(1, 8)})
+    assert not prune(NoPruner(reports=8), EARLIER, {report: 99.0 for report in range(1, 8)})
 
 
 @pytest.mark.parametrize(
@@ -226,8 +227,8 @@ def test_without_a_pruner_nothing_is_ended() -> None:
 def test_the_median_pruner_ends_what_is_worse_than_the_median_after_its_warm_up(
     told: dict[int, float], ended: bool
 ) -> None:
-    assert prune(MedianPruner(), EARLIER, told) == ended
-    assert not prune(MedianPruner(), EARLIER[:2], told)  # too few to judge by
+    assert prune(MEDIAN, EARLIER, told) == ended
+    assert not prune(MEDIAN, EARLIER[:2], told)  # too few to judge by
 
 
 def test_hyperband_ends_what_is_not_among_the_best_of_its_rung() -> None:
@@ -239,4 +240,4 @@ def test_hyperband_ends_what_is_not_among_the_best_of_its_rung() -> None:
 
 
 def test_a_trial_that_diverged_before_it_told_anything_judges_nobody() -> None:
-    assert not prune(MedianPruner(startup=1), [{}, {}], {report: 99.0 for report in range(1, 8)})
+    assert not prune(MedianPruner(startup=1, reports=8), [{}, {}], {report: 99.0 for report in range(1, 8)})

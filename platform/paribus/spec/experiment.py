@@ -59,7 +59,7 @@ class Scale(Spec):
 class Pruner(Slot):
     """Whether a trial that goes badly is ended early, by the earlier trials of the same arm and by no other arm's."""
 
-    reports: int = Field(8, ge=2)
+    reports: int = Field(4, ge=2)
     """How often a trial tells its validation loss: at equal parts of its token budget, the same for every arm."""
 
 
@@ -79,7 +79,7 @@ class MedianPruner(Pruner):
     kind: Literal["median"] = "median"
     startup: int = Field(3, ge=1)
     """Trials that are let be before any is judged."""
-    warmup: float = Field(1 / 3, ge=0, lt=1)
+    warmup: float = Field(0.25, ge=0, lt=1)
     """The part of the budget in which none is judged: a high rate looks worse than it is while it is warmed up."""
 
 
