@@ -139,7 +139,7 @@ def tuned(
         with begin("finetune", asked, seed) as work:
             said = finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, Runtime(device="cpu"))
             path = work.out / predictions.FILE
-            rows = {(row["metric"], row["split"]): row["value"] for row in work._rows}
+            rows = {(row["metric"], row["split"]): row["value"] for row in work.rows}
             told = list(predictions.read(path)) if path.exists() else []
             left = load_file(work.out / "encoder.safetensors") if asked.leaves_encoder else None
             steps = [point["step"] for point in read_jsonl(work.scratch / "curve.jsonl")]

@@ -57,8 +57,8 @@ def measure(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, 
         with begin("evaluate", asked or HeldOut()) as work:
             runtime, mlm = Runtime(device="cpu"), Mlm(masking=Dynamic())
             held_out(asked or HeldOut(), mlm, encoder(dropout=0.5), SIZE, tmp_path, pack, work, runtime)
-            return {(str(row["split"]), row["metric"]): row["value"] for row in work._rows} | {
-                (str(row["split"]), "n"): row["n"] for row in work._rows if row["task"] == "mlm"
+            return {(str(row["split"]), row["metric"]): row["value"] for row in work.rows} | {
+                (str(row["split"]), "n"): row["n"] for row in work.rows if row["task"] == "mlm"
             }
 
     return found
@@ -96,7 +96,7 @@ def test_what_a_sentence_head_tells_is_counted_beside_a_constant_answer(
     with begin("evaluate", HeldOut()) as work:
         objective = Mlm(masking=Dynamic(), sentence="three-way")
         held_out(HeldOut(), objective, encoder(), SIZE, tmp_path, pack, work, Runtime(device="cpu"))
-        values = {row["metric"]: row["value"] for row in work._rows if row["split"] == "test"}
+        values = {row["metric"]: row["value"] for row in work.rows if row["split"] == "test"}
     labels = rows["test"].labels
     assert values["sentence_accuracy"] == pytest.approx((labels == 2).mean())
     assert values["majority.sentence_accuracy"] == pytest.approx((labels == 0).mean())
@@ -259,8 +259,8 @@ def detect(encoder: Callable[..., spec.Encoder], packed: Path, tmp_path: Path, b
         with begin("evaluate", HeldOut()) as work:
             runtime = Runtime(device="cpu")
             held_out(HeldOut(), objective, encoder(dropout=0.5), SIZE, tmp_path, packed, work, runtime)
-            rows = {(row["task"], str(row["split"]), row["metric"]): row["value"] for row in work._rows}
-            return rows | {(row["task"], str(row["split"]), "n"): row["n"] for row in work._rows}
+            rows = {(row["task"], str(row["split"]), row["metric"]): row["value"] for row in work.rows}
+            return rows | {(row["task"], str(row["split"]), "n"): row["n"] for row in work.rows}
 
     return found
 

@@ -320,7 +320,7 @@ def stage(
         test = PairTest(task=task, scoring=scoring, length=32)
         with begin("minimal-pairs", test) as work:
             module.minimal_pairs(test, objective, asked, vocabulary, tmp_path, tmp_path, work, Runtime(device="cpu"))
-            rows = {row["metric"]: (row["value"], row["n"]) for row in work._rows}
+            rows = {row["metric"]: (row["value"], row["n"]) for row in work.rows}
             return rows | {"scores": parquet.read_table(work.out / "scores.parquet").to_pylist()}
 
     return found
