@@ -603,6 +603,14 @@ def bench_queue(
     measure_queue(runs, workers, storage or os.environ.get("PARIBUS_STORAGE"))
 
 
+@bench.command("overhead")
+def bench_overhead(runs: Annotated[int, typer.Option(min=1)] = 5) -> None:
+    """Seconds of a warm worker outside training and evaluating, by what they go to."""
+    from paribus.bench.overhead import measure as measure_overhead
+
+    measure_overhead(runs)
+
+
 @bench.command("pairs")
 def bench_pairs(
     scale: str = "small",

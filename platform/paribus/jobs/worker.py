@@ -52,9 +52,9 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
             time.sleep(ASK_SECONDS)  # what waits is being worked on for another experiment: it is ours when that ends
             continue
         taken += 1
-        with _logged(log_path(store, claim.run.key)):
+        with logged(log_path(store, claim.run.key)):
             try:
-                _one(project, store, claim, runtime)
+                one(project, store, claim, runtime)
             except LostLease as error:  # the run is another worker's now
                 print(error, file=sys.stderr)
 
@@ -73,7 +73,7 @@ def log_path(store: Store, run: str) -> Path:
     return store.root / "logs" / f"{run}.log"
 
 
-def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None:
+def one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None:
     """Execute one run and say how it ended."""
     run = claim.run
     print(f"{run.key}: {run.queue}, arm {run.arm}, seed {run.seed}, attempt {claim.attempt}", file=sys.stderr)
@@ -119,7 +119,7 @@ def _sparing(question: Callable[[], bool]) -> Callable[[], bool]:
 
 
 @contextmanager
-def _logged(path: Path) -> Iterator[None]:
+def logged(path: Path) -> Iterator[None]:
     """What this process and its children print goes to the end of `path`."""
     sys.stdout.flush()
     sys.stderr.flush()
