@@ -141,7 +141,7 @@ def nothing_half_written(store: Path, *finished: str) -> None:
         (["status", "mine"], "no queue is called 'mine'"),
         (["cancel", "mine"], "no queue is called 'mine'"),
         (["retry", "mine@debug"], "no queue is called 'mine@debug'"),
-        (["logs", "run-0"], "logs run-0: 0 logs begin so"),
+        (["logs", "run-0"], "run-0: 0 runs begin so"),
         (["plan", "mine", "--scale", "debug", "--why", "zzz"], "--why zzz: 0 stages of mine@debug begin so"),
     ],
 )

@@ -13,8 +13,8 @@ import yaml
 from typer.main import get_command
 
 from paribus import cli
+from paribus.jobs.logs import log_path
 from paribus.jobs.queue import Queue
-from paribus.jobs.worker import log_path
 from paribus.plan.plan import plan
 from paribus.plan.stages import Stage
 from paribus.project import find
@@ -186,7 +186,7 @@ def test_plan_and_status_show_the_trials_of_each_arm_and_what_is_known_after_tun
     out, _ = paribus("plan", *argv)
     assert "not counted: 9 trials that earlier ones will suggest, and 6 runs after tuning" in out
     assert "9 runs queued; 6 more after tuning" in paribus("queue", *argv)[1]
-    assert "bsz-8k lr=0.0269" in paribus("status")[0]
+    assert "tuning trials: 9 waiting" in paribus("status")[0]
 
 
 # --- queue, status, cancel, retry, logs ---
@@ -220,10 +220,13 @@ def test_a_priority_is_given_and_changed_and_kept_by_queueing(paribus: Paribus, 
 
 
 def test_logs_prints_the_log_of_a_run_by_the_beginning_of_its_key(paribus: Paribus, store: Store) -> None:
-    for run in ("run-aa", "run-ab"):
-        log_path(store, run).write_text(f"log of {run}\n")
-    assert paribus("logs", "run-ab")[0] == "log of run-ab\n"
-    assert "2 logs begin so" in paribus("logs", "run-a", code=2)[1]
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    first, second = (entry.run for entry in Queue(store, QUEUE).entries())
+    log_path(store, first).write_text("one\ntwo\nthree\n")
+    assert paribus("logs", first[:9])[0] == "one\ntwo\nthree\n"
+    assert paribus("logs", first, "--lines", "2")[0] == "two\nthree\n"
+    assert "2 runs begin so" in paribus("logs", "run-", code=2)[1]
+    assert "no worker took it yet" in paribus("logs", second, code=2)[1]
 
 
 def run_with(monkeypatch: pytest.MonkeyPatch, worked: Callable[[Queue], None]) -> None:

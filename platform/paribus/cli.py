@@ -6,7 +6,6 @@ Heavy imports wait inside; settings live in files, flags say only what to do and
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -186,41 +185,43 @@ def plan(
 @app.command()
 def status(
     queues: Queues = None,
-    watch: Annotated[bool, typer.Option(help="Look again every second until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option(help="Look again every two seconds until Ctrl-C.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Where every queued run stands.  Example: paribus status masking@tiny --watch"""
+    """Arms by seeds, what runs where, how long still, what failed.  Example: paribus status masking@tiny --watch"""
     from dataclasses import asdict
 
     from paribus import views
     from paribus.jobs.queue import entries, names
+    from paribus.jobs.status import gpus, standing
 
-    store = _store(_project())
-    while True:
-        found = entries(store, names(store, queues))
-        if as_json:
-            views.show_json([{"queue": name, **asdict(entry)} for name, entry in found])
-        else:
-            if watch:
-                views.console.clear()
-            views.show_status(found, store)
-        if not watch:
-            return
-        time.sleep(1.0)
+    project = _project()
+    store = _store(project)
+    if as_json:
+        views.show_json([{"queue": name, **asdict(entry)} for name, entry in entries(store, names(store, queues))])
+        return
+
+    def look() -> Any:
+        return views.status_view([standing(project, store, name) for name in names(store, queues)], gpus())
+
+    if watch:
+        views.watch(look)
+    else:
+        views.console.print(look())
 
 
 @app.command()
 def logs(
-    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status` lists them.")],
+    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status --json` lists them.")],
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
+    lines: Annotated[int | None, typer.Option(min=1, help="Only so many of the last lines.")] = None,
 ) -> None:
-    """What the workers of a run printed.  Example: paribus logs run-3a5e"""
-    store = _store(_project())
-    found = sorted((store.root / "logs").glob(f"{run}*.log"))
-    if len(found) != 1:
-        raise ParibusError(
-            f"logs {run}: {len(found)} logs begin so" + ("" if found else "; `paribus status` lists the runs")
-        )
-    sys.stdout.write(found[0].read_text(errors="replace"))
+    """What the workers of a run printed.  Example: paribus logs run-3a5e -f"""
+    from paribus.jobs.logs import read
+
+    for text in read(_store(_project()), run, lines, follow):
+        sys.stdout.write(text)
+        sys.stdout.flush()
 
 
 # --- doing -----------------------------------------------------------------------------------------------------------

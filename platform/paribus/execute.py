@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -370,8 +370,9 @@ def _child() -> int:
     return 0
 
 
+@cache
 def environment(root: Path) -> dict[str, Any]:
-    """What else could explain a number: commit, diff, versions, machine."""
+    """What else could explain a number: commit, diff, versions, machine; as they were when this process asked first."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)

@@ -4,13 +4,15 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from paribus.data.check import Checked
 from paribus.errors import ParibusError
@@ -23,6 +25,10 @@ from paribus.spec.experiment import Experiment
 from paribus.spec.load import suggest
 from paribus.store.store import Store
 
+if TYPE_CHECKING:
+    from paribus.jobs.status import AtWork, Standing
+
+WATCH_SECONDS = 2.0
 # Where nobody looks, lines are as wide as a log takes them.
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
@@ -212,20 +218,79 @@ def show_json(data: Any) -> None:
     print(json.dumps(data, indent=1))
 
 
-def show_status(entries: Sequence[tuple[str, Any]], store: Store) -> None:
-    """Every run of the queues, (queue name, Entry); why those that ended badly did; what is being worked on."""
-    found = grid("queue", "run", "arm", "seed#", "status", "attempt#", "worker")
-    for name, entry in entries:
-        attempt, worker = str(entry.attempt), entry.worker or ""
-        found.add_row(name, entry.run, entry.arm, str(entry.seed), entry.status, attempt, worker)
-    console.print(found)
-    for _, entry in entries:
-        if entry.reason:
-            print(f"{entry.run} {entry.status}: {entry.reason}")
-    progress = progress_table(store)
-    if progress.row_count:
-        console.print(progress)
-    print(counts_line([entry.status for _, entry in entries]))
+GLYPHS = {
+    "done": "\u2713",
+    "running": "\u25b6",
+    "waiting": "\u00b7",
+    "lost": "?",
+    "pruned": "p",
+    "failed": "\u2717",
+    "diverged": "\u221e",
+    "cancelled": "\u2013",
+}
+
+
+def status_view(found: "Sequence[Standing]", gpus: Sequence[str]) -> RenderableType:
+    """Every queue: its arms by seeds, what is at work, how long still, and why runs failed."""
+    parts: list[RenderableType] = []
+    for standing in found:
+        parts += [*_standing(standing), ""]
+    parts += [Text(line) for line in gpus]
+    if any(standing.runs for standing in found):
+        parts.append(Text("  ".join(f"{glyph} {status}" for status, glyph in GLYPHS.items()), style="dim"))
+    return Group(*parts) if parts else Text("nothing was queued yet")
+
+
+def _standing(found: "Standing") -> Iterator[RenderableType]:
+    reported = found.reported
+    told = f"{len(reported)} runs: {counts_line([entry.status for entry in reported])}"
+    if found.seconds_left:
+        told += f", about {duration(found.seconds_left)} left"
+    if found.trials:
+        told += f"; tuning trials: {counts_line(list(found.trials.elements()))}"
+    if found.older:
+        told += f"; {found.older} runs of an older version of the experiment are not shown"
+    yield Text.assemble((found.name, "bold"), f"  {told}")
+    seeds = sorted({entry.seed for entry in reported})
+    shares = {work.entry.run: work.share for work in found.at_work}
+    table = grid("arm", *(f"{seed}#" for seed in seeds))
+    cells: dict[str, dict[int, str]] = {}
+    for entry in reported:
+        share = shares.get(entry.run)
+        cells.setdefault(entry.arm, {})[entry.seed] = GLYPHS[entry.status] if share is None else f"{share:.0%}"
+    for arm, row in cells.items():
+        table.add_row(Text(arm), *(row.get(seed, "") for seed in seeds))
+    if cells:
+        yield table
+    if found.at_work:
+        yield _at_work(found.at_work)
+    for entry in found.runs:
+        if entry.reason and entry.status in ("failed", "diverged"):
+            yield Text(f"{entry.run} ({entry.arm}, seed {entry.seed}) {entry.status}: {entry.reason.splitlines()[0]}")
+
+
+def _at_work(works: "Sequence[AtWork]") -> Table:
+    table = grid("at work", "seed#", "stage", "step#", "a second#", "loss#", "left#", "worker")
+    for work in works:
+        step = f"{work.step}/{work.steps}" if work.step is not None else ""
+        rate = f"{quantity(work.rate)} {work.unit}" if work.rate else ""
+        loss = f"{work.loss:.3f}" if work.loss is not None else ""
+        left = duration(work.seconds_left) if work.seconds_left is not None else ""
+        stage = work.stage.rpartition("-")[0] if work.stage else ""
+        entry = work.entry
+        table.add_row(Text(entry.arm), str(entry.seed), stage, step, rate, loss, left, Text(entry.worker or ""))
+    return table
+
+
+def watch(look: Callable[[], RenderableType]) -> None:
+    """Show what `look` says, again and again until Ctrl-C; once where nobody watches."""
+    if not console.is_terminal:
+        console.print(look())
+        return
+    with Live(look(), console=console, auto_refresh=False, screen=True) as live, suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(WATCH_SECONDS)
+            live.update(look(), refresh=True)
 
 
 def progress_table(store: Store) -> Table:

@@ -34,7 +34,8 @@ def test_a_point_is_the_mean_since_the_last_one_and_the_last_step_has_one(tmp_pa
     assert point["train/tokens"] == 20 and point["train/grad_norm"] == 2.0 and point["system/memory_mb"] > 0
 
 
-def test_progress_is_that_of_the_last_point(tmp_path: Path) -> None:
+def test_progress_is_that_of_the_last_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paribus.train.watch.TELL_SECONDS", 0.0)
     watched(Watch(tmp_path, 10, 10, math.inf), [2.0] * 4)
     progress = json.loads((tmp_path / "progress.json").read_text())
     assert (progress["step"], progress["steps"], progress["loss"]) == (4, 10, 2.0)

@@ -15,6 +15,7 @@ from pytorch_lightning.loops.fit_loop import _FitLoop
 from paribus import execute
 from paribus.evaluate import finetune, held_out
 from paribus.jobs import worker
+from paribus.jobs.logs import log_path
 from paribus.jobs.plans import enqueue
 from paribus.jobs.queue import Queue
 from paribus.objectives import pretrain
@@ -106,11 +107,11 @@ def measure(runs: int) -> None:
             clock.take()
             claim = queue.claim()
             assert claim
-            with worker.logged(worker.log_path(store, claim.run.key)):
+            with worker.logged(log_path(store, claim.run.key)):
                 worker.one(project, store, claim, Runtime(device="cpu"))
             taken.append(clock.take())
             if queue.entries()[len(taken) - 1].status != "done":
-                raise RuntimeError(worker.log_path(store, claim.run.key).read_text())
+                raise RuntimeError(log_path(store, claim.run.key).read_text())
     warm = taken[1:]
     outside = [sum(seconds for part, seconds in run.items() if part != COMPUTE) for run in warm]
     print(f"{runs} runs at scale debug in a warm worker, medians in seconds")

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from paribus.errors import ParibusError
 from paribus.jobs.queue import Queue
@@ -31,8 +31,14 @@ def enqueue(found: Plan, store: Store, priority: int | None = None, again: bool 
     return queue.add(runs, priority)
 
 
-def queued(project: Project, store: Store, names: Iterable[str]) -> list[Plan]:
-    """What the queues were asked for, planned again; what no longer plans is said and left out."""
+def _complain(problem: str) -> None:
+    print(problem, file=sys.stderr)
+
+
+def queued(
+    project: Project, store: Store, names: Iterable[str], complain: Callable[[str], None] = _complain
+) -> list[Plan]:
+    """What the queues were asked for, planned again; what no longer plans is left out, and why it is said."""
     found = []
     for name in names:
         experiment, _, scale = name.rpartition("@")
@@ -40,5 +46,5 @@ def queued(project: Project, store: Store, names: Iterable[str]) -> list[Plan]:
             try:
                 found.append(plan(project, experiment, scale, told["seeds"], told["overrides"], store))
             except ParibusError as error:
-                print(f"{name} is not mirrored: {error}", file=sys.stderr)
+                complain(f"{name} is left out: {error}")
     return found

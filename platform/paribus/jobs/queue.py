@@ -61,7 +61,7 @@ class Entry:
     reason: str | None
     """Why it failed, or where it diverged or was pruned."""
     worker: str | None
-    """host:pid of the last worker that took it."""
+    """host:pid of the last worker that took it, with its GPU and Slurm job."""
     started: float | None
     """When that was."""
     finished: float | None
@@ -287,7 +287,7 @@ class Queue:
 
     def _start(self, asked: Asked, trial: FrozenTrial | None, run: QueuedRun, lease: Lease) -> "Claim":
         attempt = (trial.user_attrs.get("taken", {}).get("attempt", 0) if trial else 0) + 1
-        worker = f"{socket.gethostname()}:{os.getpid()}"
+        worker = " ".join(filter(None, (f"{socket.gethostname()}:{os.getpid()}", place())))
         taken = {"attempt": attempt, "worker": worker, "time": time.time(), "code": self._code}
         try:
             if trial is None or trial.state.is_finished():
@@ -472,6 +472,13 @@ class Claim:
             self._queue._ended(self._trial_id, self._lease, status, reason, value)
         finally:
             self._lease.release()
+
+
+def place() -> str:
+    """Where this process is beyond its host: the card it was given, the Slurm job it runs in."""
+    card, task = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    job = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID")
+    return " ".join(filter(None, (card and f"GPU {card}", job and f"job {job}{'_' + task if task else ''}")))
 
 
 def _end(status: Final, reason: str | None = None) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def find_run(store: Store, beginning: str) -> QueuedRun:
     found = {path.stem: path for path in sorted((store.root / "runs").glob(f"*/{beginning}*.json"))}
     found.pop(Path(ASKED).stem, None)
     if len(found) != 1:
-        raise ParibusError(f"{beginning}: {len(found)} runs begin so; `paribus status` lists them")
+        raise ParibusError(f"{beginning}: {len(found)} runs begin so; `paribus status --json` lists them")
     ((key, path),) = found.items()
     queue = json.loads(path.read_text(encoding="utf-8"))["queue"]
     return read_run(store, queue, key)

@@ -18,6 +18,7 @@ from paribus import __version__
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingEnded, execute
 from paribus.files import sha256
+from paribus.jobs.logs import log_path
 from paribus.jobs.queue import Claim, Queue
 from paribus.jobs.tuning import advance, prune
 from paribus.plan.tuning import validation_loss
@@ -66,11 +67,6 @@ def program(project: Project) -> str:
         files.append(project.root / project.settings.variants)
     text = "".join(sha256(path) for path in files)
     return f"paribus {__version__} (code {digest(text)[:8]})"
-
-
-def log_path(store: Store, run: str) -> Path:
-    """The log of a run."""
-    return store.root / "logs" / f"{run}.log"
 
 
 def one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None:

@@ -10,15 +10,21 @@ from paribus.store.store import Store
 from paribus.tracking.mirror import sync, tracking_uri
 
 LOOK_SECONDS = 5.0
+PATIENCE_SECONDS = 5.0
+"""What a server that hangs may cost at the end."""
 
 
 class Mirroring:
-    """Keeps MLflow up to date from a thread of this process while workers run; the last look is at the end."""
+    """Keeps MLflow up to date from a thread of this process while workers run; the last look is at the end.
+
+    A server that is down or slow delays nobody: what it misses is in the store, and the next look catches up. That it
+    went, and that it is back, is said once each.
+    """
 
     def __init__(self, project: Project, store: Store, plans: Sequence[Plan]) -> None:
         self._project, self._store, self._plans = project, store, plans
         self._stop = threading.Event()
-        self._said: set[str] = set()
+        self._outage = ""
         self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
 
     def __enter__(self) -> None:
@@ -26,26 +32,35 @@ class Mirroring:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join()
-        self._sync()
+        if self._outage:
+            self._thread.join(PATIENCE_SECONDS)
+        else:
+            self._thread.join()
+        if self._outage:
+            print("mlflow lacks what came last; `paribus sync` brings it up to date", file=sys.stderr)
 
     def _run(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
             self._sync()
+        self._sync()
 
     def _sync(self) -> None:
-        for plan in self._plans:
-            outage = self._outage(again(plan, self._project, self._store))
-            if outage and outage not in self._said:
-                print(f"mlflow: {outage}; `paribus sync` will catch up", file=sys.stderr)
-                self._said.add(outage)
-
-    def _outage(self, plan: Plan) -> str:
-        """Bring MLflow up to date with `plan`, one process at a time; why it could not be, if so."""
+        """Bring MLflow up to date, one process at a time."""
         lease = self._store.lease("mirror")
         if lease is None:
-            return ""  # another command is at it
+            return  # another command is at it
         try:
-            return sync(plan, self._store, tracking_uri(self._project), live=True).outage
+            for plan in self._plans:
+                outage = sync(again(plan, self._project, self._store), self._store, tracking_uri(self._project), True)
+                self._say(outage.outage)
+                if outage.outage:
+                    return
         finally:
             lease.release()
+
+    def _say(self, outage: str) -> None:
+        if outage and not self._outage:
+            print(f"mlflow: {outage}; the runs go on, and it is asked again", file=sys.stderr)
+        elif self._outage and not outage:
+            print("mlflow: is back, and gets what it missed", file=sys.stderr)
+        self._outage = outage

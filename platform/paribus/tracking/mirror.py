@@ -34,6 +34,8 @@ PAGE = 1000
 # By default MLflow retries an unreachable server for four minutes, prints two lines a run and reports usage.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
@@ -83,8 +85,7 @@ def sync(plan: Plan, store: Store, uri: str, live: bool = False) -> Counts:
     except Exception as error:
         problem = str(error)
         if not isinstance(error, ParibusError):
-            first_line = next(iter(problem.splitlines()), "")
-            problem = _public(f"{uri}: cannot be brought up to date ({type(error).__name__}: {first_line})")
+            problem = _public(f"{uri}: cannot be brought up to date ({_cause(error)})")
         if live:
             return Counts(outage=problem)
         raise ParibusError(problem) from error
@@ -115,6 +116,15 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
     finally:
         here["runs"] = marks
         write_atomically(path, json.dumps(all_marks))
+
+
+def _cause(error: BaseException) -> str:
+    """What is at the bottom of an error, in one line: MLflow's own words wrap that of a connection several times."""
+    if isinstance(error, ImportError):
+        return "MLflow is not installed here"
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _public(text: str) -> str:

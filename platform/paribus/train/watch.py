@@ -12,8 +12,9 @@ import pytorch_lightning as pl
 import torch
 
 from paribus.errors import Stopped
-from paribus.files import write_atomically
 from paribus.store.store import read_jsonl
+
+TELL_SECONDS = 0.5
 
 
 class Diverged(Exception):
@@ -57,6 +58,7 @@ class Watch(pl.Callback):
         points = read_jsonl(self._curve) if self._curve.is_file() else []
         self._curve.write_text("".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
         self._since, self._since_step = time.monotonic(), resumed_at
+        self._told = -math.inf
         self.seconds, self.done = 0.0, 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
@@ -95,9 +97,15 @@ class Watch(pl.Callback):
         point |= {f"system/{self._unit}_per_second": rate, **self._system()}
         with self._curve.open("a") as stream:
             stream.write(json.dumps(point) + "\n")
+        if now - self._told < TELL_SECONDS and step != self._steps:
+            return
+        self._told = now
         left = (self._steps - step) * self._step_size / max(rate, 1e-9)
         progress = {"step": step, "steps": self._steps, "rate": rate, "unit": self._unit, "loss": values["train/loss"]}
-        write_atomically(self._progress, json.dumps({**progress, "seconds_left": left}))
+        # Whoever looks wants it whole; after a power cut nobody does, so the disk is not waited for.
+        temporary = self._progress.with_suffix(".new")
+        temporary.write_text(json.dumps({**progress, "seconds_left": left}))
+        temporary.replace(self._progress)
 
     def _system(self) -> dict[str, float]:
         found = {

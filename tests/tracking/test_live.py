@@ -1,0 +1,78 @@
+"""Mirroring while workers run: an outage delays nobody, is said once, and what was missed arrives afterwards."""
+
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from paribus.plan.plan import plan
+from paribus.project import Project, find
+from paribus.store.store import Store
+from paribus.tracking import live
+from paribus.tracking.live import Mirroring
+from paribus.tracking.mirror import Counts
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "paribus.toml").write_text("")
+    return find(tmp_path)
+
+
+def mirroring(project: Project, monkeypatch: pytest.MonkeyPatch, outages: list[str]) -> Mirroring:
+    """One whose looks, 10 ms apart, meet these outages."""
+    store = Store(project.store)
+    store.prepare()
+    met = iter(outages)
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "sync", lambda *_: Counts(outage=next(met, outages[-1])))
+    return Mirroring(project, store, [plan(project, "masking", "debug", results=store)])
+
+
+def test_an_outage_and_its_end_are_said_once_each(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mirroring(project, monkeypatch, ["", "it is down", "it is down", "it is still down", "", ""]):
+        time.sleep(0.3)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "mlflow: it is down; the runs go on, and it is asked again",
+        "mlflow: is back, and gets what it missed",
+    ]
+
+
+def test_what_is_missing_at_the_end_is_said(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mirroring(project, monkeypatch, ["it is down"]):
+        time.sleep(0.1)
+    assert "mlflow lacks what came last; `paribus sync` brings it up to date" in capsys.readouterr().err
+
+
+def test_a_server_that_takes_connections_and_never_answers_delays_the_end_by_little(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(project.store)
+    store.prepare()
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "PATIENCE_SECONDS", 0.2)
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen()
+
+        def hang(*_: object) -> Counts:
+            with socket.create_connection(deaf.getsockname()) as asked:
+                asked.settimeout(1.0)
+                try:
+                    asked.recv(1)
+                except OSError:
+                    return Counts(outage="it does not answer")
+            raise AssertionError
+
+        monkeypatch.setattr(live, "sync", hang)
+        mirror = Mirroring(project, store, [plan(project, "masking", "debug", results=store)])
+        with mirror:
+            time.sleep(1.3)  # one look has found out
+            began = time.monotonic()
+        assert time.monotonic() - began < 0.9
