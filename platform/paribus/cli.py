@@ -449,13 +449,64 @@ def _short(path: Path) -> str:
 
 
 @app.command()
-def ui(port: Annotated[int, typer.Option(min=1, max=65535)] = 5000) -> None:
-    """MLflow on 127.0.0.1 with the mirrored runs.  Example: paribus ui --port 5001"""
+def plot(
+    experiment: Name,
+    kind: Annotated[str, typer.Option(help="forest, curves, cost or grid.")] = "forest",
+    out: Annotated[Path, typer.Option(help="A file ending in .pdf, .png or .svg.")] = Path("plot.pdf"),
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+) -> None:
+    """A chart of an experiment as a file.  Example: paribus plot masking --kind curves --out curves.pdf"""
+    from paribus.pages.charts import plot as draw
+    from paribus.pages.site import content
+
+    project = _project()
+    store = _store(project)
+    draw(content(project, store, _plan(project, experiment, scale, seeds, sets)), kind, out)
+    print(out)
+
+
+@app.command()
+def report(
+    experiment: Name,
+    out: Annotated[Path | None, typer.Option(help="The file; default: in the store's tables/.")] = None,
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+) -> None:
+    """An experiment's page as one HTML file that needs no network.  Example: paribus report masking --out masking.html"""
+    from paribus.files import write_atomically
+    from paribus.pages.site import Site
+
+    project = _project()
+    store = _store(project)
+    found = _plan(project, experiment, scale, seeds, sets)
+    if out is None:
+        store.prepare()
+        out = store.root / "tables" / f"{found.label}.report.html"
+    text = Site(project, store, served=False).experiment(found)
+    try:
+        write_atomically(out, text)
+    except OSError as error:
+        raise ParibusError(f"--out {out}: cannot be written ({error.strerror})") from error
+    print(_short(out))
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 5000,
+    host: Annotated[str, typer.Option(help="The address to listen at; others than 127.0.0.1 let others in.")] = (
+        "127.0.0.1"
+    ),
+) -> None:
+    """MLflow, with pages of the experiments and tables below /paribus.  Example: paribus ui --port 5001"""
     from paribus.tracking.mirror import tracking_uri
     from paribus.tracking.server import ui_command
 
     project = _project()
-    argv, environment = ui_command(_store(project), tracking_uri(project), port)
+    argv, environment = ui_command(_store(project), tracking_uri(project), host, port)
+    print(f"http://{host}:{port}/paribus/", file=sys.stderr)
     os.execvpe(argv[0], argv, environment)
 
 

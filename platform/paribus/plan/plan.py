@@ -1,5 +1,6 @@
 """The plan of an experiment: its runs, their stages, what is shared; and why a stage is new."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ from paribus.plan.runs import at_seed
 from paribus.plan.stages import VERSIONS, Stage, Stages
 from paribus.plan.tuning import Results, Tuning, resolve, tuning
 from paribus.project import Project
+from paribus.spec.base import digest
 from paribus.spec.experiment import Experiment
 
 
@@ -31,6 +33,20 @@ class Plan:
     """Those that report. A tuned arm's are known when its trials are done."""
     tunings: list[Tuning] = field(repr=False, default_factory=list)
     """One an arm, if the experiment tunes something."""
+
+    @property
+    def label(self) -> str:
+        """`name`; with overrides it is another experiment's, which must not take the place of the own one."""
+        if not self.overrides:
+            return self.name
+        return f"{self.name}+{digest(json.dumps(dict(self.overrides), sort_keys=True, default=str))[:6]}"
+
+    @property
+    def command(self) -> str:
+        """What was typed for it, after `paribus run`."""
+        seeds = f" --seeds {self.seeds}" if self.seeds != self.experiment.seeds else ""
+        overrides = "".join(f" --set {path}={value}" for path, value in self.overrides.items())
+        return f"{self.experiment_name} --scale {self.scale}{seeds}{overrides}"
 
     @property
     def baseline(self) -> Arm:

@@ -1,6 +1,5 @@
 """One table object: what an experiment measured beside what its paper printed. Numbers are rounded in render only."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -14,7 +13,7 @@ from paribus.errors import SpecError
 from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, flatten, plan
 from paribus.project import Project
-from paribus.spec.base import canonical, digest
+from paribus.spec.base import canonical
 from paribus.spec.experiment import GLUE_AVERAGES
 from paribus.spec.finetuning import FineTuning
 from paribus.spec.load import suggest
@@ -170,7 +169,7 @@ def experiment_table(plan: Plan, store: Store, paper: PaperTable | None = None, 
     untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
     tried = any(tuning.done for tuning in plan.tunings)
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
-        note = f"There are no runs of {plan.name} yet; this makes them: `{_command(plan)}`"
+        note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
         return paper_table(paper, note) if paper else _Layout(plan, measured, found, paper).table(note)
     return _Layout(plan, measured, found, paper).table()
 
@@ -218,11 +217,9 @@ class _Layout:
         matched = {row.key for arm in plan.arms if (row := self._match(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
         blank = (None,) * (len(self.settings) + len(self.ours))
-        # Runs with overrides are another table: it must not take the place of the experiment's own.
-        told = f"+{digest(json.dumps(dict(plan.overrides), sort_keys=True, default=str))[:6]}" if plan.overrides else ""
         return Table(
-            plan.name + told,
-            f"{plan.name}{told}: {self.paper.title}" if self.paper else plan.name + told,
+            plan.label,
+            f"{plan.label}: {self.paper.title}" if self.paper else plan.label,
             (
                 *self.published,
                 *(Column(path, label, "as printed", None, published=False) for path, label in self._labels()),
@@ -656,10 +653,3 @@ def _published(row: PaperRow) -> tuple[Cell | None, ...]:
 def _cite(paper: PaperTable) -> str:
     year = f" {paper.paper.year}" if paper.paper.year else ""
     return f"{paper.paper.authors}{year}, {paper.paper.title}{paper.paper.place}"
-
-
-def _command(plan: Plan) -> str:
-    """The command that makes the runs of `plan`."""
-    seeds = f" --seeds {plan.seeds}" if plan.seeds != plan.experiment.seeds else ""
-    overrides = "".join(f" --set {path}={value}" for path, value in plan.overrides.items())
-    return f"paribus run {plan.experiment_name} --scale {plan.scale}{seeds}{overrides}"

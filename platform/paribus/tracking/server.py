@@ -8,14 +8,15 @@ from paribus.store.store import Store
 from paribus.tracking.mirror import ENVIRONMENT, artifact_folder
 
 
-def ui_command(store: Store, uri: str, port: int) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of an MLflow server on 127.0.0.1:`port` over the database at `uri`.
+def ui_command(store: Store, uri: str, host: str, port: int) -> tuple[list[str], dict[str, str]]:
+    """Arguments and environment of an MLflow server at `host`:`port` over the database at `uri`, with our pages in it.
 
     One worker without job execution: MLflow's own default is 15 processes and 3 GB.
     ParibusError where `uri` is a server itself.
     """
     if uri.startswith("http"):
         raise ParibusError(f"{uri} is an MLflow server already; open it in a browser")
-    argv = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    argv = [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port), "--workers", "1"]
+    argv += ["--app-name", "paribus"]  # the entry point of paribus.pages.server
     argv += ["--backend-store-uri", uri, "--artifacts-destination", str(artifact_folder(store))]
     return argv, {**ENVIRONMENT, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **os.environ}

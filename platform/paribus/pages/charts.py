@@ -1,0 +1,234 @@
+"""Charts as Vega-Lite, drawn without a browser: of one table, one plan, what the store measured."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paribus.errors import ParibusError
+from paribus.pages.content import Content
+from paribus.spec.load import suggest
+from paribus.tables.render import digits
+
+Spec = dict[str, Any]
+
+ROW = 22  # pixels of an arm's row
+# Okabe and Ito's colours, which the colour-blind tell apart; the baseline comes first.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
+STATES = {"done": "#009e73", "running": "#56b4e9", "missing": "#bbbbbb", "untuned": "#bbbbbb"}
+BAD = "#d55e00"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours and font of what is neither data nor arm."""
+
+    ink: str
+    rule: str
+    font: str
+
+
+SCREEN = Theme("currentColor", "var(--rule)", "var(--sans)")
+"""For a page: the colours are the page's own, so that dark mode and print need no second chart."""
+PAPER = Theme("#111", "#ddd", "Helvetica, Arial, sans-serif")
+
+
+def forest(content: Content, width: int) -> Spec | None:
+    """The difference of each arm to the baseline with its interval, a panel a column; None where there is none."""
+    table = content.table
+    points = [
+        {
+            "column": f"{column.label}{digits.unit(column)}",
+            "better": column.higher_is_better,
+            "arm": row.label,
+            "mean": cell.difference.mean,
+            "low": cell.difference.low,
+            "high": cell.difference.high,
+        }
+        for index, column in enumerate(table.columns)
+        for row in table.rows
+        if (cell := row.cells[index]) is not None and cell.difference is not None
+    ]
+    if not points:
+        return None
+    panels = []
+    for title in dict.fromkeys(point["column"] for point in points):
+        mine = [point for point in points if point["column"] == title]
+        way = {True: "right is better", False: "left is better", None: ""}[mine[0]["better"]]
+        y = {"field": "arm", "type": "nominal", "sort": None, "title": None}
+        panels.append(
+            {
+                "title": {"text": title, "subtitle": way},
+                "width": width,
+                "height": {"step": ROW},
+                "data": {"values": mine},
+                "layer": [
+                    {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": 0}}},
+                    {
+                        "transform": [{"filter": "datum.low !== null"}],
+                        "mark": {"type": "rule", "size": 2},
+                        "encoding": {"y": y, "x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}},
+                    },
+                    {
+                        "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
+                        "encoding": {"y": y, "x": {"field": "mean", "type": "quantitative", "title": None}},
+                    },
+                ],
+            }
+        )
+    return {"vconcat": panels, "spacing": 18}
+
+
+def curves(content: Content, width: int) -> Spec | None:
+    """The training loss of each arm over tokens: the mean over seeds, with the band from lowest to highest."""
+    points = [
+        {"arm": label, "tokens": tokens, "loss": sum(losses) / len(losses), "low": min(losses), "high": max(losses)}
+        for label, curve in content.curves.items()
+        for tokens, losses in curve
+    ]
+    if not points:
+        return None
+    arms = list(content.curves)
+    colour = {
+        "field": "arm",
+        "type": "nominal",
+        "sort": None,
+        "scale": {"domain": arms, "range": [COLOURS[index % len(COLOURS)] for index in range(len(arms))]},
+        "legend": {
+            "title": None,
+            "orient": "bottom",
+            "columns": 1 if width < 400 else 3,
+            "labelLimit": width,
+            "symbolType": "stroke",
+            "symbolOpacity": 1,
+        },
+    }
+    x = {"field": "tokens", "type": "quantitative", "title": "tokens trained on", "axis": {"format": "~s"}}
+    x["scale"] = {"nice": False}
+    y = {"type": "quantitative", "scale": {"zero": False}}
+    return {
+        "width": width,
+        "height": 280,
+        "data": {"values": points},
+        "layer": [
+            {
+                "mark": {"type": "area", "opacity": 0.18},
+                "encoding": {
+                    "x": x,
+                    "y": {**y, "field": "low", "title": "training loss (nats)"},
+                    "y2": {"field": "high"},
+                    "color": colour,
+                },
+            },
+            {
+                "mark": {"type": "line", "strokeWidth": 1.6},
+                "encoding": {"x": x, "y": {**y, "field": "loss"}, "color": colour},
+            },
+        ],
+    }
+
+
+def cost(content: Content, width: int) -> Spec | None:
+    """What a run of each arm took, in minutes of one worker: pretraining, evaluation, fine-tuning."""
+    points = [
+        {"arm": label, "part": part, "minutes": seconds / 60, "order": order}
+        for label, parts in content.seconds.items()
+        for order, (part, seconds) in enumerate(parts.items())
+    ]
+    if not points:
+        return None
+    return {
+        "width": width,
+        "height": {"step": ROW},
+        "data": {"values": points},
+        "mark": "bar",
+        "encoding": {
+            "y": {"field": "arm", "type": "nominal", "sort": None, "title": None},
+            "x": {"field": "minutes", "type": "quantitative", "title": "minutes a run, median over seeds"},
+            "color": {
+                "field": "part",
+                "type": "nominal",
+                "sort": None,
+                "scale": {"range": list(COLOURS)},
+                "legend": {"title": None, "orient": "bottom", "columns": 2 if width < 400 else 4},
+            },
+            "order": {"field": "order"},
+        },
+    }
+
+
+def grid(content: Content, width: int) -> Spec | None:
+    """Each run as a cell, arms by seeds, coloured by its state."""
+    cells = [{"arm": arm, "seed": seed, "state": state} for (arm, seed), state in content.states.items()]
+    known = list(dict.fromkeys(cell["state"] for cell in cells))
+    axes = {
+        "x": {"field": "seed", "type": "ordinal", "axis": {"labelAngle": 0, "orient": "top"}},
+        "y": {"field": "arm", "type": "nominal", "sort": None, "title": None},
+    }
+    return {
+        "width": {"step": max(ROW, min(70, width // max(1, content.plan.seeds)))},
+        "height": {"step": ROW},
+        "data": {"values": cells},
+        "mark": {"type": "rect", "stroke": "white"},
+        "encoding": {
+            **axes,
+            "color": {
+                "field": "state",
+                "type": "nominal",
+                "scale": {"domain": known, "range": [STATES.get(state, BAD) for state in known]},
+                "legend": {"title": None, "orient": "bottom"},
+            },
+        },
+    }
+
+
+KINDS: Mapping[str, Callable[[Content, int], Spec | None]] = {
+    "forest": forest,
+    "curves": curves,
+    "cost": cost,
+    "grid": grid,
+}
+FORMATS = ("svg", "pdf", "png")
+
+
+def draw(spec: Spec, format: str = "svg", theme: Theme = PAPER) -> bytes:
+    """A chart as a file's content."""
+    import vl_convert  # half a second, the first chart another half
+
+    axis = {"labelColor": theme.ink, "titleColor": theme.ink, "domainColor": theme.ink, "tickColor": theme.rule}
+    title = {"color": theme.ink, "subtitleColor": theme.ink, "anchor": "start", "fontSize": 13, "fontWeight": 600}
+    complete = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "background": None,
+        **spec,
+        "config": {
+            "font": theme.font,
+            "axis": {**axis, "gridColor": theme.rule, "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 220},
+            "title": title,
+            "legend": {"labelColor": theme.ink, "labelFontSize": 12},
+            "view": {"stroke": None},
+            "rule": {"color": theme.ink},
+            "point": {"color": theme.ink},
+        },
+    }
+    if format == "svg":
+        return vl_convert.vegalite_to_svg(complete).encode()
+    if format == "pdf":
+        return bytes(vl_convert.vegalite_to_pdf(complete))
+    return bytes(vl_convert.vegalite_to_png({**complete, "background": "white"}, scale=2))
+
+
+def plot(content: Content, kind: str, path: Path) -> None:
+    """Write one of KINDS to `path`, whose ending is the format. ParibusError where there is nothing to draw."""
+    if kind not in KINDS:
+        raise ParibusError(f"--kind {kind}: no such chart" + suggest(kind, KINDS))
+    format = path.suffix.removeprefix(".").lower()
+    if format not in FORMATS:
+        raise ParibusError(f"--out {path}: its ending must be one of .{', .'.join(FORMATS)}")
+    spec = KINDS[kind](content, 520)
+    if spec is None:
+        raise ParibusError(f"{content.plan.name}: nothing to draw as {kind} yet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(draw(spec, format))
+
+

@@ -1,0 +1,74 @@
+"""What a page of an experiment shows: gathered once from its plan and the store, drawn in charts and site."""
+
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from paribus.plan.plan import Plan, PlannedRun
+from paribus.project import Project
+from paribus.store.store import Store
+from paribus.tables.frame import states
+from paribus.tables.table import Table, experiment_table
+
+PARTS = {"pretrain": "pretraining", "evaluate": "evaluation", "minimal-pairs": "minimal pairs", "finetune": "fine-tuning"}
+
+
+@dataclass(frozen=True)
+class Content:
+    """One experiment at one scale. `failed`: the keys of the runs that the queue has given up on."""
+
+    plan: Plan
+    store: Store
+    project: Project
+    failed: Collection[str] = ()
+
+    @cached_property
+    def table(self) -> Table:
+        """Its table."""
+        reproduces = self.plan.experiment.reproduces
+        paper = self.project.tables.get(reproduces) if reproduces else None
+        return experiment_table(self.plan, self.store, paper, self.failed)
+
+    @cached_property
+    def states(self) -> Mapping[tuple[str, int], str]:
+        """(arm, seed) to what `paribus.tables.frame.states` calls it, or 'running'."""
+        found = states(self.plan, self.store, self.failed)
+        for run in self.plan.runs:
+            at = run.arm.label, run.seed
+            if found[at] == "missing" and self.store.worker(run.key):
+                found[at] = "running"
+        return {(arm.label, seed): found[arm.label, seed] for arm in self.plan.arms for seed in range(self.plan.seeds)}
+
+    @cached_property
+    def runs(self) -> Mapping[tuple[str, int], PlannedRun]:
+        """(arm, seed) to the run; a run whose arm is still being tuned is not known."""
+        return {(run.arm.label, run.seed): run for run in self.plan.runs}
+
+    @cached_property
+    def curves(self) -> Mapping[str, list[tuple[int, list[float]]]]:
+        """Arm to its learning curve: tokens trained on, and the training losses of its seeds there."""
+        found: dict[str, dict[int, list[float]]] = {}
+        for run in self.plan.runs:
+            if run.arm.run.pretrained:
+                continue
+            for point in self.store.curve(run.pretrained.key):
+                at = found.setdefault(run.arm.label, {}).setdefault(point["train/tokens"], [])
+                at.append(point["train/loss"])
+        return {arm: sorted(points.items()) for arm, points in found.items()}
+
+    @cached_property
+    def seconds(self) -> Mapping[str, Mapping[str, float]]:
+        """Arm to what one of its finished runs took: seconds of one worker by part, the median over seeds."""
+        took: dict[str, dict[str, list[float]]] = {}
+        for run in self.plan.runs:
+            if self.states[run.arm.label, run.seed] != "done":
+                continue
+            parts = dict.fromkeys((PARTS[stage.kind] for stage in run.stages if stage.kind in PARTS), 0.0)
+            for stage in run.stages:
+                if stage.kind in PARTS:
+                    record = self.store.record(stage.key)
+                    parts[PARTS[stage.kind]] += record["finished"] - record["started"]
+            for part, seconds in parts.items():
+                took.setdefault(run.arm.label, {}).setdefault(part, []).append(seconds)
+        return {arm: {part: statistics.median(all_) for part, all_ in parts.items()} for arm, parts in took.items()}

@@ -1,0 +1,203 @@
+"""The pages as HTML: each a function of a project and its store. Served by server.py, or written as one file."""
+
+import base64
+import hashlib
+from collections import Counter
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from paribus import __version__
+from paribus.jobs.journal import queues
+from paribus.jobs.plans import queued
+from paribus.jobs.queue import entries
+from paribus.errors import ParibusError
+from paribus.pages import charts
+from paribus.pages.content import Content
+from paribus.plan.plan import Plan
+from paribus.project import PACKAGE, Project
+from paribus.spec.load import suggest
+from paribus.store.store import Store
+from paribus.tables.render import page
+from paribus.tables.table import paper_table
+
+PREFIX = "/paribus"
+FOLDER = PACKAGE / "dashboards" / "pages"
+WIDTHS = {"wide": 620, "narrow": 230}
+"""Pixels of a chart's plotting area on a desk and on a phone."""
+
+
+def content(project: Project, store: Store, plan: Plan) -> Content:
+    """What the pages of `plan` show now."""
+    failed = [entry.run for _, entry in entries(store, [plan.name] if plan.name in queues(store) else [])
+              if entry.status == "failed"]
+    return Content(plan, store, project, failed)
+
+
+class Site:
+    """Every page of one project. `served`: by a server, so that pages link to each other and to MLflow."""
+
+    def __init__(self, project: Project, store: Store, served: bool = True) -> None:
+        self.project, self.store, self.served = project, store, served
+
+    def experiments(self) -> str:
+        """What was queued, with its progress; and what could be."""
+        problems: list[str] = []
+        rows = []
+        for found in self.plans(problems):
+            states = content(self.project, self.store, found).states
+            rows.append(
+                {
+                    "name": found.label,
+                    "question": found.experiment.question,
+                    "arms": len(found.arms),
+                    "seeds": found.seeds,
+                    "runs": len(states),
+                    "done": sum(state == "done" for state in states.values()),
+                    "state": summary(states.values()),
+                }
+            )
+        known = {row["name"].partition("@")[0] for row in rows}
+        idle = [(name, self.project.experiments.get(name).question) for name in self.project.experiments]
+        idle = [(name, question) for name, question in idle if name not in known]
+        return self._page("experiments.html", "Experiments", "experiments", rows=rows, idle=idle, problems=problems)
+
+    def experiment(self, found: Plan) -> str:
+        """One experiment: question and expectation first, then the table, the charts and the runs."""
+        shown = content(self.project, self.store, found)
+        states = shown.states
+        runs = {at: run.key for at, run in shown.runs.items()}
+        cells = [
+            (arm.label, [(states[arm.label, seed], runs.get((arm.label, seed))) for seed in range(found.seeds)])
+            for arm in found.arms
+        ]
+        return self._page(
+            "experiment.html",
+            found.label,
+            "experiments",
+            name=found.label,
+            experiment=found.experiment,
+            baseline=found.baseline.label,
+            state=summary(states.values()),
+            done=sum(state == "done" for state in states.values()),
+            runs=len(states),
+            table=Markup(page.fragment(shown.table)),
+            forest=self._chart("forest", shown),
+            curves=self._chart("curves", shown),
+            cost=self._chart("cost", shown),
+            seeds=range(found.seeds),
+            grid=cells,
+            command=f"paribus run {found.command}",
+            command_table=f"paribus table {found.command} --format tex",
+        )
+
+    def papers(self) -> str:
+        """Every table of the papers."""
+        by: dict[str, list[str]] = {}
+        for name in self.project.experiments:
+            if reproduces := self.project.experiments.get(name).reproduces:
+                by.setdefault(reproduces, []).append(name)
+        tables = [self.project.tables.get(name) for name in self.project.tables]
+        rows = [
+            {
+                "id": table.id,
+                "title": table.title,
+                "paper": f"{table.paper.authors} {table.paper.year or ''}{table.paper.place}",
+                "kind": table.kind,
+                "experiments": ", ".join(by.get(table.id, ())),
+            }
+            for table in tables
+        ]
+        return self._page("papers.html", "Paper tables", "papers", rows=rows)
+
+    def paper(self, name: str) -> str:
+        """A table of a paper, beside it each experiment that was queued to reproduce it."""
+        found: list[dict[str, Any]] = []
+        for planned in self.plans([]):
+            if planned.experiment.reproduces == name:
+                table = content(self.project, self.store, planned).table
+                found.append({"table": table, "link": planned.label})
+        if not found:
+            found = [{"table": paper_table(self.project.tables.get(name)), "link": None}]
+        tables = [
+            {
+                "title": told["table"].title,
+                "question": told["table"].question,
+                "expect": told["table"].expect,
+                "link": told["link"],
+                "html": Markup(page.fragment(told["table"])),
+            }
+            for told in found
+        ]
+        return self._page("paper.html", tables[0]["title"], "papers", tables=tables)
+
+    def plan(self, label: str) -> Plan:
+        """The queued plan of a label. ParibusError where there is none."""
+        problems: list[str] = []
+        found = {each.label: each for each in self.plans(problems)}
+        if label not in found:
+            raise ParibusError("; ".join(problems) or f"nothing is queued as {label!r}" + suggest(label, found))
+        return found[label]
+
+    def plans(self, problems: list[str]) -> list[Plan]:
+        """What was queued, planned again; what no longer plans is said in `problems`."""
+        return queued(self.project, self.store, queues(self.store), problems.append)
+
+    def _chart(self, kind: str, shown: Content) -> Markup | None:
+        """A chart in both widths; the style sheet shows one."""
+        drawn = []
+        for name, width in WIDTHS.items():
+            spec = charts.KINDS[kind](shown, width)
+            if spec is None:
+                return None
+            svg = charts.draw(spec, "svg", charts.SCREEN).decode()
+            drawn.append(Markup('<div class="{}">{}</div>').format(name, Markup(svg)))
+        return Markup("").join(drawn)
+
+    def _page(self, template: str, title: str, here: str, **values: Any) -> str:
+        return _environment().get_template(template).render(
+            title=title,
+            here=here,
+            served=self.served,
+            prefix=PREFIX,
+            style=Markup(page.style()),
+            script=Markup(script()),
+            version=__version__,
+            now=datetime.now().strftime("%Y-%m-%d %H:%M"),
+            **values,
+        )
+
+
+def summary(states: Any) -> str:
+    """'3 done, 1 diverged' of states."""
+    return ", ".join(f"{count} {state}" for state, count in Counter(states).most_common())
+
+
+@cache
+def script() -> str:
+    """The one script: it sorts tables."""
+    return (FOLDER / "sort.js").read_text(encoding="utf-8")
+
+
+@cache
+def policy() -> str:
+    """What a page may load: nothing but what is in it."""
+    digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
+
+
+@cache
+def _environment() -> Environment:
+    def figure(caption: str, drawing: Markup) -> Markup:
+        return Markup('<figure role="group" aria-label="{0}">{1}<figcaption>{0}</figcaption></figure>').format(
+            caption, drawing
+        )
+
+    found = Environment(
+        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    found.globals["figure"] = figure
+    return found
