@@ -459,7 +459,7 @@ def plot(
 ) -> None:
     """A chart of an experiment as a file.  Example: paribus plot masking --kind curves --out curves.pdf"""
     from paribus.pages.charts import plot as draw
-    from paribus.pages.site import content
+    from paribus.pages.web import content
 
     project = _project()
     store = _store(project)
@@ -475,9 +475,9 @@ def report(
     seeds: Seeds = None,
     sets: Sets = None,
 ) -> None:
-    """An experiment's page as one HTML file that needs no network.  Example: paribus report masking --out masking.html"""
+    """An experiment's page as one HTML file that needs no network.  Example: paribus report masking"""
     from paribus.files import write_atomically
-    from paribus.pages.site import Site
+    from paribus.pages.web import Site
 
     project = _project()
     store = _store(project)

@@ -1,7 +1,9 @@
 """Charts as Vega-Lite, drawn without a browser: of one table, one plan, what the store measured."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +56,7 @@ def forest(content: Content, width: int) -> Spec | None:
     panels = []
     for title in dict.fromkeys(point["column"] for point in points):
         mine = [point for point in points if point["column"] == title]
-        way = {True: "right is better", False: "left is better", None: ""}[mine[0]["better"]]
+        way = {"True": "right is better", "False": "left is better"}.get(str(mine[0]["better"]), "")
         y = {"field": "arm", "type": "nominal", "sort": None, "title": None}
         panels.append(
             {
@@ -159,7 +161,7 @@ def cost(content: Content, width: int) -> Spec | None:
 
 def grid(content: Content, width: int) -> Spec | None:
     """Each run as a cell, arms by seeds, coloured by its state."""
-    cells = [{"arm": arm, "seed": seed, "state": state} for (arm, seed), state in content.states.items()]
+    cells: list[Spec] = [{"arm": arm, "seed": seed, "state": state} for (arm, seed), state in content.states.items()]
     known = list(dict.fromkeys(cell["state"] for cell in cells))
     axes = {
         "x": {"field": "seed", "type": "ordinal", "axis": {"labelAngle": 0, "orient": "top"}},
@@ -193,13 +195,11 @@ FORMATS = ("svg", "pdf", "png")
 
 def draw(spec: Spec, format: str = "svg", theme: Theme = PAPER) -> bytes:
     """A chart as a file's content."""
-    import vl_convert  # half a second, the first chart another half
-
     axis = {"labelColor": theme.ink, "titleColor": theme.ink, "domainColor": theme.ink, "tickColor": theme.rule}
     title = {"color": theme.ink, "subtitleColor": theme.ink, "anchor": "start", "fontSize": 13, "fontWeight": 600}
     complete = {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "background": None,
+        "background": "white" if format == "png" else None,
         **spec,
         "config": {
             "font": theme.font,
@@ -211,11 +211,18 @@ def draw(spec: Spec, format: str = "svg", theme: Theme = PAPER) -> bytes:
             "point": {"color": theme.ink},
         },
     }
+    return _convert(json.dumps(complete), format)
+
+
+@lru_cache(maxsize=100)
+def _convert(chart: str, format: str) -> bytes:
+    import vl_convert  # half a second, the first chart another half
+
     if format == "svg":
-        return vl_convert.vegalite_to_svg(complete).encode()
+        return vl_convert.vegalite_to_svg(chart).encode()
     if format == "pdf":
-        return bytes(vl_convert.vegalite_to_pdf(complete))
-    return bytes(vl_convert.vegalite_to_png({**complete, "background": "white"}, scale=2))
+        return bytes(vl_convert.vegalite_to_pdf(chart))
+    return bytes(vl_convert.vegalite_to_png(chart, scale=2))
 
 
 def plot(content: Content, kind: str, path: Path) -> None:
@@ -230,5 +237,3 @@ def plot(content: Content, kind: str, path: Path) -> None:
         raise ParibusError(f"{content.plan.name}: nothing to draw as {kind} yet")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(draw(spec, format))
-
-

@@ -1,9 +1,9 @@
-"""What a page of an experiment shows: gathered once from its plan and the store, drawn in charts and site."""
+"""What a page of an experiment shows: gathered once from its plan and the store, drawn in charts and web."""
 
 import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.project import Project
@@ -11,7 +11,12 @@ from paribus.store.store import Store
 from paribus.tables.frame import states
 from paribus.tables.table import Table, experiment_table
 
-PARTS = {"pretrain": "pretraining", "evaluate": "evaluation", "minimal-pairs": "minimal pairs", "finetune": "fine-tuning"}
+PARTS = {
+    "pretrain": "pretraining",
+    "evaluate": "evaluation",
+    "minimal-pairs": "minimal pairs",
+    "finetune": "fine-tuning",
+}
 
 
 @dataclass(frozen=True)
@@ -52,9 +57,9 @@ class Content:
         for run in self.plan.runs:
             if run.arm.run.pretrained:
                 continue
-            for point in self.store.curve(run.pretrained.key):
-                at = found.setdefault(run.arm.label, {}).setdefault(point["train/tokens"], [])
-                at.append(point["train/loss"])
+            key = run.pretrained.key
+            for tokens, loss in _finished_curve(self.store, key) if self.store.has(key) else _curve(self.store, key):
+                found.setdefault(run.arm.label, {}).setdefault(tokens, []).append(loss)
         return {arm: sorted(points.items()) for arm, points in found.items()}
 
     @cached_property
@@ -72,3 +77,11 @@ class Content:
             for part, seconds in parts.items():
                 took.setdefault(run.arm.label, {}).setdefault(part, []).append(seconds)
         return {arm: {part: statistics.median(all_) for part, all_ in parts.items()} for arm, parts in took.items()}
+
+
+def _curve(store: Store, key: str) -> list[tuple[int, float]]:
+    """Tokens and training loss of a pretraining; each second point, which a chart's width still shows as a line."""
+    return [(point["train/tokens"], point["train/loss"]) for point in store.curve(key)[1::2]]
+
+
+_finished_curve = lru_cache(maxsize=2000)(_curve)  # a page asks again and again; what is finished does not change

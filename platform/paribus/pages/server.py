@@ -1,5 +1,6 @@
 """The pages inside MLflow's own server: `mlflow server --app-name paribus` finds `create_app` by its entry point."""
 
+import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from html import escape
 from typing import Any
@@ -9,21 +10,11 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from paribus.errors import ParibusError
-from paribus.pages.site import PREFIX, Site, policy
+from paribus.pages import charts
+from paribus.pages.web import FOLDER, PREFIX, Site, policy
 from paribus.project import find
 from paribus.store.store import Store
 
-# A link from MLflow's page to ours, and MLflow's page as who compares runs needs it: without the assistant's panel.
-_NAV = """
-for (const [key, value] of [["mlflow.workflowType_v1", '"machine_learning"'], ["mlflow.assistant.panelOpen_v1", "false"],
-                            ["mlflow.assistant.fab.autoOpenedOnFirstLoad_v1", "true"]])
-  if (localStorage.getItem(key) === null) localStorage.setItem(key, value);
-addEventListener("load", () => {
-  const link = Object.assign(document.createElement("a"), {href: "PREFIX/", textContent: "paribus"});
-  link.style = "position:fixed;bottom:12px;left:12px;z-index:9999;background:#0b5394;color:#fff;padding:8px 14px;border-radius:6px";
-  document.body.append(link);
-});
-""".replace("PREFIX", PREFIX)
 _TAG = f'<script src="{PREFIX}/nav.js" defer></script>'.encode()
 _HEADERS = {"Content-Security-Policy": policy(), "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"}
 
@@ -43,7 +34,9 @@ def create_app() -> FastAPI:
         if type(mount).__name__ == "Mount":
             app.router.routes.remove(mount)
             app.router.routes.append(mount)
-    app.add_middleware(_Linked)  # type: ignore[arg-type]
+    app.add_middleware(_Linked)
+    # The first chart of a process takes a second: not while somebody waits for a page.
+    threading.Thread(target=lambda: charts.draw({"data": {"values": []}, "mark": "point"}), daemon=True).start()
     return app
 
 
@@ -86,7 +79,7 @@ def _router() -> APIRouter:
 
     @router.get("/nav.js")
     def nav() -> Response:
-        return Response(_NAV, media_type="text/javascript")
+        return Response((FOLDER / "nav.js").read_text(encoding="utf-8"), media_type="text/javascript")
 
     return router
 

@@ -11,10 +11,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from paribus import __version__
+from paribus.errors import ParibusError
 from paribus.jobs.journal import queues
 from paribus.jobs.plans import queued
 from paribus.jobs.queue import entries
-from paribus.errors import ParibusError
 from paribus.pages import charts
 from paribus.pages.content import Content
 from paribus.plan.plan import Plan
@@ -32,8 +32,11 @@ WIDTHS = {"wide": 620, "narrow": 230}
 
 def content(project: Project, store: Store, plan: Plan) -> Content:
     """What the pages of `plan` show now."""
-    failed = [entry.run for _, entry in entries(store, [plan.name] if plan.name in queues(store) else [])
-              if entry.status == "failed"]
+    failed = [
+        entry.run
+        for _, entry in entries(store, [plan.name] if plan.name in queues(store) else [])
+        if entry.status == "failed"
+    ]
     return Content(plan, store, project, failed)
 
 
@@ -46,8 +49,9 @@ class Site:
     def experiments(self) -> str:
         """What was queued, with its progress; and what could be."""
         problems: list[str] = []
-        rows = []
+        rows, known = [], set()
         for found in self.plans(problems):
+            known.add(found.experiment_name)
             states = content(self.project, self.store, found).states
             rows.append(
                 {
@@ -60,7 +64,6 @@ class Site:
                     "state": summary(states.values()),
                 }
             )
-        known = {row["name"].partition("@")[0] for row in rows}
         idle = [(name, self.project.experiments.get(name).question) for name in self.project.experiments]
         idle = [(name, question) for name, question in idle if name not in known]
         return self._page("experiments.html", "Experiments", "experiments", rows=rows, idle=idle, problems=problems)
@@ -158,16 +161,20 @@ class Site:
         return Markup("").join(drawn)
 
     def _page(self, template: str, title: str, here: str, **values: Any) -> str:
-        return _environment().get_template(template).render(
-            title=title,
-            here=here,
-            served=self.served,
-            prefix=PREFIX,
-            style=Markup(page.style()),
-            script=Markup(script()),
-            version=__version__,
-            now=datetime.now().strftime("%Y-%m-%d %H:%M"),
-            **values,
+        return (
+            _environment()
+            .get_template(template)
+            .render(
+                title=title,
+                here=here,
+                served=self.served,
+                prefix=PREFIX,
+                style=Markup(page.style()),
+                script=Markup(script()),
+                version=__version__,
+                now=datetime.now().strftime("%Y-%m-%d %H:%M"),
+                **values,
+            )
         )
 
 
@@ -186,7 +193,9 @@ def script() -> str:
 def policy() -> str:
     """What a page may load: nothing but what is in it."""
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
+    return (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
+    )
 
 
 @cache
@@ -197,7 +206,11 @@ def _environment() -> Environment:
         )
 
     found = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     found.globals["figure"] = figure
     return found
