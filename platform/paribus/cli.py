@@ -463,8 +463,8 @@ def plot(
 
     project = _project()
     store = _store(project)
-    draw(content(project, store, _plan(project, experiment, scale, seeds, sets)), kind, out)
-    print(out)
+    shown = content(project, store, _plan(project, experiment, scale, seeds, sets))
+    _write(out, draw(shown, kind, out.suffix.removeprefix(".").lower()))
 
 
 @app.command()
@@ -476,7 +476,6 @@ def report(
     sets: Sets = None,
 ) -> None:
     """An experiment's page as one HTML file that needs no network.  Example: paribus report masking"""
-    from paribus.files import write_atomically
     from paribus.pages.web import Site
 
     project = _project()
@@ -485,9 +484,16 @@ def report(
     if out is None:
         store.prepare()
         out = store.root / "tables" / f"{found.label}.report.html"
-    text = Site(project, store, served=False).experiment(found)
+    _write(out, Site(project, store, served=False).experiment(found))
+
+
+def _write(out: Path, content: str | bytes) -> None:
+    """Write the file that --out names, whole or not at all."""
+    from paribus.files import write_atomically
+
     try:
-        write_atomically(out, text)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, content)
     except OSError as error:
         raise ParibusError(f"--out {out}: cannot be written ({error.strerror})") from error
     print(_short(out))

@@ -14,12 +14,12 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a small file so that it is there whole or not at all."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a small file so that it is there whole or not at all; text as UTF-8."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     try:
-        with temporary.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with temporary.open("wb") as stream:
+            stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)

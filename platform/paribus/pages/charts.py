@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from paribus.errors import ParibusError
@@ -225,15 +224,13 @@ def _convert(chart: str, format: str) -> bytes:
     return bytes(vl_convert.vegalite_to_png(chart, scale=2))
 
 
-def plot(content: Content, kind: str, path: Path) -> None:
-    """Write one of KINDS to `path`, whose ending is the format. ParibusError where there is nothing to draw."""
+def plot(content: Content, kind: str, format: str) -> bytes:
+    """One of KINDS as a file's content. ParibusError where there is nothing to draw."""
     if kind not in KINDS:
         raise ParibusError(f"--kind {kind}: no such chart" + suggest(kind, KINDS))
-    format = path.suffix.removeprefix(".").lower()
     if format not in FORMATS:
-        raise ParibusError(f"--out {path}: its ending must be one of .{', .'.join(FORMATS)}")
+        raise ParibusError(f"--out: found a file ending in .{format}, expected one of .{', .'.join(FORMATS)}")
     spec = KINDS[kind](content, 520)
     if spec is None:
         raise ParibusError(f"{content.plan.name}: nothing to draw as {kind} yet")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(draw(spec, format))
+    return draw(spec, format)
