@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
 from paribus.errors import ParibusError
@@ -41,7 +42,7 @@ def forest(content: Content, width: int) -> Spec | None:
         {
             "column": f"{column.label}{digits.unit(column)}",
             "better": column.higher_is_better,
-            "arm": row.label,
+            "arm": content.short[row.label],
             "mean": cell.difference.mean,
             "low": cell.difference.low,
             "high": cell.difference.high,
@@ -83,13 +84,19 @@ def forest(content: Content, width: int) -> Spec | None:
 def curves(content: Content, width: int) -> Spec | None:
     """The training loss of each arm over tokens: the mean over seeds, with the band from lowest to highest."""
     points = [
-        {"arm": label, "tokens": tokens, "loss": sum(losses) / len(losses), "low": min(losses), "high": max(losses)}
+        {
+            "arm": content.short[label],
+            "tokens": tokens,
+            "loss": sum(losses) / len(losses),
+            "low": min(losses),
+            "high": max(losses),
+        }
         for label, curve in content.curves.items()
         for tokens, losses in curve
     ]
     if not points:
         return None
-    arms = list(content.curves)
+    arms = [content.short[label] for label in content.curves]
     colour = {
         "field": "arm",
         "type": "nominal",
@@ -99,7 +106,6 @@ def curves(content: Content, width: int) -> Spec | None:
             "title": None,
             "orient": "bottom",
             "columns": 1 if width < 400 else 3,
-            "labelLimit": width,
             "symbolType": "stroke",
             "symbolOpacity": 1,
         },
@@ -132,7 +138,7 @@ def curves(content: Content, width: int) -> Spec | None:
 def cost(content: Content, width: int) -> Spec | None:
     """What a run of each arm took, in minutes of one worker: pretraining, evaluation, fine-tuning."""
     points = [
-        {"arm": label, "part": part, "minutes": seconds / 60, "order": order}
+        {"arm": content.short[label], "part": part, "minutes": seconds / 60, "order": order}
         for label, parts in content.seconds.items()
         for order, (part, seconds) in enumerate(parts.items())
     ]
@@ -160,7 +166,9 @@ def cost(content: Content, width: int) -> Spec | None:
 
 def grid(content: Content, width: int) -> Spec | None:
     """Each run as a cell, arms by seeds, coloured by its state."""
-    cells: list[Spec] = [{"arm": arm, "seed": seed, "state": state} for (arm, seed), state in content.states.items()]
+    cells: list[Spec] = [
+        {"arm": content.short[arm], "seed": seed, "state": state} for (arm, seed), state in content.states.items()
+    ]
     known = list(dict.fromkeys(cell["state"] for cell in cells))
     axes = {
         "x": {"field": "seed", "type": "ordinal", "axis": {"labelAngle": 0, "orient": "top"}},
@@ -202,9 +210,10 @@ def draw(spec: Spec, format: str = "svg", theme: Theme = PAPER) -> bytes:
         **spec,
         "config": {
             "font": theme.font,
-            "axis": {**axis, "gridColor": theme.rule, "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 220},
+            # Vega cuts a long label in the middle of a character; ours are short (Content.short).
+            "axis": {**axis, "gridColor": theme.rule, "labelFontSize": 12, "titleFontSize": 12, "labelLimit": 0},
             "title": title,
-            "legend": {"labelColor": theme.ink, "labelFontSize": 12},
+            "legend": {"labelColor": theme.ink, "labelFontSize": 12, "labelLimit": 0},
             "view": {"stroke": None},
             "rule": {"color": theme.ink},
             "point": {"color": theme.ink},

@@ -11,6 +11,7 @@ from paribus.store.store import Store
 from paribus.tables.frame import states
 from paribus.tables.table import Table, experiment_table
 
+LABEL = 32
 PARTS = {
     "pretrain": "pretraining",
     "evaluate": "evaluation",
@@ -34,6 +35,16 @@ class Content:
         reproduces = self.plan.experiment.reproduces
         paper = self.project.tables.get(reproduces) if reproduces else None
         return experiment_table(self.plan, self.store, paper, self.failed)
+
+    @cached_property
+    def short(self) -> Mapping[str, str]:
+        """Arm to a name of at most LABEL characters that no other arm has, for where there is little room."""
+        found: dict[str, str] = {}
+        for arm in self.plan.arms:
+            name = arm.label if len(arm.label) <= LABEL else arm.label[: LABEL - 1] + "\u2026"
+            count = list(found.values()).count(name)
+            found[arm.label] = name if not count else f"{name[: LABEL - 4]}\u2026 {count + 1}"
+        return found
 
     @cached_property
     def states(self) -> Mapping[tuple[str, int], str]:

@@ -1,0 +1,84 @@
+from collections.abc import Callable
+from html.parser import HTMLParser
+
+import pytest
+
+from paribus.pages.web import Site
+from paribus.plan.plan import Plan
+from paribus.project import Project
+from paribus.store.store import Store
+
+
+class Elements(HTMLParser):
+    """The start tags of a page with their attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+@pytest.fixture(params=["masks", "hostile"])
+def report(request: pytest.FixtureRequest, project: Project, store: Store, planned: Callable[[str], Plan]) -> str:
+    return Site(project, store, served=False).experiment(planned(request.param))
+
+
+def test_a_report_loads_nothing_from_elsewhere(report: str) -> None:
+    for tag, attributes in Elements(report).found:
+        for name in ("src", "href", "xlink:href", "action", "data"):
+            target = attributes.get(name)
+            assert target is None or target.startswith(("#", "data:")), (tag, target)
+    assert "@import" not in report and "url(" not in report.replace("url(#", "")
+
+
+def test_a_report_runs_one_script_and_no_other(report: str) -> None:
+    tags = Elements(report).found
+    assert sum(tag == "script" for tag, _ in tags) == 1
+    assert not any(name.startswith("on") for _, attributes in tags for name in attributes)
+
+
+def test_a_report_begins_with_question_and_expectation(
+    project: Project, store: Store, planned: Callable[[str], Plan]
+) -> None:
+    found = planned("masks")
+    text = Site(project, store, served=False).experiment(found)
+    places = [text.index(part) for part in (found.experiment.question, found.experiment.expect, "<table", "<svg")]
+    assert places == sorted(places)
+
+
+def test_missing_and_diverged_runs_are_counted(project: Project, store: Store, planned: Callable[[str], Plan]) -> None:
+    site = Site(project, store)
+    assert "7 done, 1 missing" in site.experiment(planned("masks"))
+    assert "8 done, 1 diverged" in site.experiment(planned("hostile"))
+
+
+def test_the_list_shows_what_was_queued_and_what_could_be(project: Project, store: Store) -> None:
+    text = Site(project, store).experiments()
+    assert "masks@debug" in text and "7 of 8" in text
+    assert "<code>deberta-components</code>" in text and "<code>masks</code>" not in text
+
+
+def test_every_paper_table_has_a_page(project: Project, store: Store) -> None:
+    site = Site(project, store)
+    overview = site.papers()
+    for name in project.tables:
+        assert f'href="/paribus/papers/{name}"' in overview
+        assert project.tables.get(name).rows[0].label.split()[0] in site.paper(name)
+
+
+def test_a_paper_table_shows_our_runs_beside(project: Project, store: Store) -> None:
+    assert 'href="/paribus/experiments/masks%40debug"' in Site(project, store).paper("roberta-table1")
+
+
+def test_every_figure_and_table_says_what_it_is(report: str) -> None:
+    tags = Elements(report).found
+    for tag, attributes in tags:
+        if tag == "figure":
+            assert attributes["aria-label"]
+        if tag == "th":
+            assert attributes.get("scope")
+    headings = [int(tag[1]) for tag, _ in tags if tag in ("h1", "h2", "h3")]
+    assert headings[0] == 1 and headings.count(1) == 1
