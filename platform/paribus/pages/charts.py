@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from statistics import fmean
 from typing import Any
 
 from paribus.errors import ParibusError
