@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from paribus import __version__
 from paribus.errors import ParibusError
-from paribus.jobs.journal import queues
+from paribus.jobs.storage import queues
 from paribus.jobs.plans import queued
 from paribus.jobs.queue import entries
 from paribus.pages import charts
