@@ -17,15 +17,18 @@ warnings.filterwarnings("ignore", module="pytorch_lightning")
 
 
 def device(runtime: Runtime) -> torch.device:
-    """The device a runtime asks for."""
+    """The device a runtime asks for; of several the first."""
     if runtime.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return device(runtime.model_copy(update={"device": "cuda" if torch.cuda.is_available() else "cpu"}))
     try:
         found = torch.device(runtime.device)
     except RuntimeError:
         raise ParibusError(f"--device {runtime.device}: expected auto, cpu, cuda or cuda:N") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ParibusError(f"--device {runtime.device}: no GPU is visible here")
+    if found.type == "cuda" and (found.index or 0) + runtime.devices > torch.cuda.device_count():
+        there = f"{torch.cuda.device_count()} GPUs are visible here, numbered from 0"
+        raise ParibusError(f"--device {runtime.device} --devices {runtime.devices}: {there}")
     return found
 
 
