@@ -42,6 +42,8 @@ class Context:
     run: Run
     stop: Callable[[], bool] = lambda: False
     """Asked now and then: whether a user wants the run to stop."""
+    seat: Callable[[float], int] = lambda peak_mb: 0
+    """Told the memory (MiB) taken so far: how many other runs share the device."""
     data_here: bool = False
     """Whether data stages are computed in this process and not in a child of it."""
 
@@ -163,7 +165,11 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     assert isinstance(stage.spec, Pretraining) and stage.seed is not None
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
     pack = context.input(stage, "pack")
-    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, lambda: work.lost or context.stop())
+
+    def stop() -> bool:
+        return work.lost or context.stop()
+
+    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, stop, context.seat)
 
 
 def _import(context: Context, stage: Stage, work: Work) -> dict[str, object]:

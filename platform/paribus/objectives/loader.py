@@ -13,7 +13,7 @@ from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import Micro, Step
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Mlm, Objective, Rtd
-from paribus.train.ranks import Ranks
+from paribus.train.ranks import ALONE, Ranks
 
 
 class Steps:
@@ -29,7 +29,7 @@ class Steps:
         vocabulary: int,
         seed: int,
         micro_rows: int | None,
-        ranks: Ranks = Ranks(),  # noqa: B008
+        ranks: Ranks = ALONE,
     ) -> None:
         self._rows, self._spec, self._objective = rows, spec, spec.objective
         self._vocabulary, self._seed, self._micro_rows, self._ranks = vocabulary, seed, micro_rows, ranks

@@ -12,7 +12,7 @@ from paribus.seeds import seed_for
 from paribus.spec.optim import Optimizer, Schedule
 from paribus.train.memory import free, too_small
 from paribus.train.optim import make_optimizer, make_schedule
-from paribus.train.ranks import Ranks
+from paribus.train.ranks import ALONE
 
 Losses = Iterator[tuple[Tensor, dict[str, Tensor]]]
 """A loss and its named parts for each micro-batch."""
@@ -28,7 +28,7 @@ class Trained(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.last: dict[str, Tensor] = {}
-        self.ranks = Ranks()
+        self.ranks = ALONE
         self.micro_rows: int | None = None
         """Rows through the network at once; None takes each batch as it comes. Halved when memory runs out."""
         self.out_of_memory = 0

@@ -45,6 +45,9 @@ class Ranks:
         return bool(told)
 
 
+ALONE = Ranks()
+
+
 @contextmanager
 def joined(meeting: Path, rank: int, world: int, where: torch.device) -> Iterator[None]:
     """Meet the other ranks of this machine through the file `meeting`, made by the first of them."""
