@@ -633,5 +633,24 @@ def bench_pairs(
     measure_pairs(scale, pairs, repeats, Runtime(device=device))
 
 
+@bench.command("devices")
+def bench_devices(
+    scale: str = "base",
+    devices: Annotated[str, typer.Option(help="How many, one after the other.")] = "1,2",
+    steps: Annotated[int, typer.Option(min=10)] = 100,
+    device: Device = "auto",
+    micro_batch_rows: Micro = None,
+) -> None:
+    """Tokens a second of a scale's pretraining with one and more devices."""
+    from paribus.bench.devices import measure as measure_devices
+    from paribus.spec.run import Runtime
+
+    counts = devices.split(",")
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        raise ParibusError(f"--devices {devices}: expected numbers from 1, as 1,2")
+    runtime = Runtime(device=device, micro_batch_rows=micro_batch_rows)
+    measure_devices(scale, [int(count) for count in counts], steps, runtime)
+
+
 if __name__ == "__main__":
     main()

@@ -145,23 +145,30 @@ def _others(asked: dict[str, Any], world: int, where: torch.device) -> Iterator[
                 _refuse_dead(others)
                 time.sleep(0.05)
             with joined(Path(folder) / "meeting", 0, world, where):
-                yield
+                try:
+                    yield
+                except BaseException as error:
+                    if isinstance(error, RuntimeError):  # what is heard of a rank that is gone
+                        time.sleep(1.0)
+                        _refuse_dead(others)
+                    _kill(others)  # before it is noticed there that this one leaves
+                    raise
             for other in others.values():
                 other.wait(60)
-        except RuntimeError:  # what is heard of a rank that is gone
-            time.sleep(1.0)
-            _refuse_dead(others)
-            raise
         finally:
-            for other in others.values():
-                other.kill()
-                other.wait()
+            _kill(others)
 
 
 def _refuse_dead(others: Mapping[int, "subprocess.Popen[bytes]"]) -> None:
     for rank, other in others.items():
         if other.poll():
             raise RuntimeError(f"process {rank} of {len(others) + 1} ended with code {other.returncode}")
+
+
+def _kill(others: Mapping[int, "subprocess.Popen[bytes]"]) -> None:
+    for other in others.values():
+        other.kill()
+        other.wait()
 
 
 def _follow() -> None:
