@@ -135,7 +135,7 @@ def _others(asked: dict[str, Any], world: int, where: torch.device) -> Iterator[
             for rank in range(1, world):
                 command = [sys.executable, "-m", "paribus.objectives.pretrain"]
                 others[rank] = subprocess.Popen(command, stdin=subprocess.PIPE)
-                theirs = f"cuda:{(where.index or 0) + rank}" if where.type == "cuda" else "cpu"
+                theirs = f"cuda:{where.index + rank}" if where.type == "cuda" else "cpu"
                 told = {**asked, "folder": folder, "rank": rank, "device": theirs}
                 stream = others[rank].stdin
                 assert stream

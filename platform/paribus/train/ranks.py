@@ -6,7 +6,7 @@ one checkpoint) and stay equal, since all ranks take the same step.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -60,6 +60,7 @@ def joined(meeting: Path, rank: int, world: int, where: torch.device) -> Iterato
         yield
     except BaseException:
         # Another rank may be gone, and what the GPU still waits for with it.
-        dist.distributed_c10d._abort_process_group()
+        with suppress(RuntimeError):
+            dist.distributed_c10d._abort_process_group()
         raise
     dist.destroy_process_group()
