@@ -18,7 +18,7 @@ def test_random_rows_are_like_text_in_their_frequencies_only() -> None:
 def test_one_device_and_two_are_timed_on_the_same_batches(capsys: pytest.CaptureFixture[str]) -> None:
     measure("debug", [1, 2], 10, Runtime(device="cpu", micro_batch_rows=8))
     head, one, two = capsys.readouterr().out.splitlines()
-    assert head.startswith("masking@debug: batches of 1,024 tokens, rows of 32, fp32, 10 steps")
-    assert one.startswith("1 x cpu: ") and " tokens/s, 8 rows at once, loss 6.2" in one
+    assert head.startswith("masking@debug on cpu: 10 steps of 1,024 tokens, rows of 32, fp32")
+    assert one.startswith("1 x: ") and " tokens/s, loss 6.2" in one
     apart = float(two.partition("losses at most ")[2].split()[0])
-    assert two.startswith("2 x cpu: ") and "% of linear" in two and apart < 0.05
+    assert two.startswith("2 x: ") and "% of linear" in two and apart < 0.05

@@ -1,6 +1,7 @@
 """From packed rows to optimizer steps: an iterable that starts at any step."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -39,8 +40,13 @@ class Steps:
         self.first = 0
 
     def __iter__(self) -> Iterator[Step]:
-        for step in range(self.first, self._spec.budget.steps):
-            yield self.step(step)
+        # The next step is made while the device works on this one: what is drawn does not depend on when.
+        last, coming = self._spec.budget.steps, None
+        with ThreadPoolExecutor(1) as ahead:
+            for number in range(self.first, last + 1):
+                made, coming = coming, ahead.submit(self.step, number) if number < last else None
+                if made:
+                    yield made.result()
 
     def step(self, number: int) -> Step:
         """Optimizer step `number` (from 0)."""
