@@ -94,6 +94,14 @@ def test_the_most_that_was_measured_counts(sit: Sit, run: QueuedRun) -> None:
     assert not two.take(run) and one.look(0.0) == 0
 
 
+def test_a_run_that_takes_nearly_all_of_a_card_starts_on_an_empty_one(sit: Sit, run: QueuedRun) -> None:
+    one, two = sit(), sit()
+    assert one.take(run)
+    one.look(9900.0)
+    one.leave()
+    assert two.take(run) and not one.take(run)
+
+
 def test_another_shape_is_measured_by_itself(sit: Sit, run: QueuedRun, longer: QueuedRun) -> None:
     one, two = sit(), sit()
     assert one.take(run)
@@ -120,12 +128,17 @@ def test_a_worker_that_is_gone_frees_its_place(
     assert two.take(run)
 
 
-def test_an_idle_worker_keeps_what_it_takes_beside_its_tensors(sit: Sit, run: QueuedRun) -> None:
-    one, two = sit(), sit()
+def test_an_idle_worker_keeps_what_it_takes_beside_its_tensors(
+    sit: Sit, run: QueuedRun, sleepers: list["subprocess.Popen[bytes]"]
+) -> None:
+    one, two, three = sit(), sit(), sit()
     assert one.take(run)
-    one.look(8500.0 - CONTEXT_MB)
+    one.look(4300.0 - CONTEXT_MB)
     one.leave()
-    assert not two.take(run) and one.take(run)
+    assert two.take(run) and not three.take(run)  # 4,300 + 4,300 + 600 of 9,000 MB
+    sleepers[0].kill()
+    sleepers[0].wait()
+    assert three.take(run)
 
 
 def test_runs_of_an_exclusive_experiment_have_their_device_alone(

@@ -27,7 +27,7 @@ from paribus.store.store import Store, writing
 MARGIN = 0.1
 """Share of a card's memory that is left free: for fragments, and for what later stages take beyond the measured."""
 CONTEXT_MB = 600
-"""What a process takes of a card beside its tensors: libraries and their workspaces. Measured on an H100: 520 MiB."""
+"""What a process takes of a card beside its tensors, for CUDA and its libraries: an allowance, not measured."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ class Seat:
             known = read_cache(self._memory).get(self._shape)
             memory = (known or 0.0) if self._slot.packed else 0.0
             alone = self._must_be_alone or (self._slot.packed and known is None)
-            fits = not (working if alone else any(other.alone for other in working)) and self._has_room(memory, others)
+            beside = not alone and not any(other.alone for other in working) and self._has_room(memory, others)
+            fits = beside or not working  # with a card of its own a run is tried, whatever it takes
             self.full = not fits
             if fits:
                 self._sit(Sitting(self._places, run.key, memory, alone))
