@@ -299,3 +299,15 @@ def test_init_makes_a_project_that_plans(paribus: Paribus, tmp_path: Path, monke
     told = json.loads(paribus("plan", "my-first", "--scale", "debug", "--json")[0])
     assert [arm["arm"] for arm in told["arms"]] == ["relative", "sinusoidal", "unordered"]
     assert all(arm["parameters"] for arm in told["arms"])
+
+
+@pytest.mark.parametrize("verb", [("work",), ("run", "masking", "--scale", "debug")])
+def test_a_gpu_that_is_not_there_is_one_line_before_anything_is_queued(
+    paribus: Paribus, store: Store, monkeypatch: pytest.MonkeyPatch, verb: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    _, err = paribus(*verb, "--gpus", "all", code=2)
+    assert err == "error: --gpus all: no GPU is visible here; leave it out to use the CPU, with --workers N\n"
+    _, err = paribus(*verb, "--per-gpu", "auto", code=2)
+    assert err == "error: --per-gpu auto: needs --gpus, `all` or numbers as 0,2\n"
+    assert not (store.root / "queue").exists()

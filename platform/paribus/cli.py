@@ -15,6 +15,7 @@ import typer
 from paribus.errors import ParibusError
 
 if TYPE_CHECKING:
+    from paribus.jobs.cards import Slot
     from paribus.jobs.queue import Entry
     from paribus.plan.plan import Plan
     from paribus.project import Library, Project
@@ -42,6 +43,9 @@ Micro = Annotated[
 OtherCode = Annotated[
     bool, typer.Option("--allow-other-code", help="Join workers that run other code than this; the tables show it.")
 ]
+Gpus = Annotated[str | None, typer.Option(help="all, or numbers as 0,2: workers pinned to these GPUs.")]
+PerGpu = Annotated[str, typer.Option(help="Workers a GPU; auto: as many as fit by measured memory.")]
+Devices = Annotated[int, typer.Option(min=1, help="GPUs, or CPU processes, that pretrain one run together.")]
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
@@ -264,22 +268,28 @@ def work(
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
+    gpus: Gpus = None,
+    per_gpu: PerGpu = "1",
+    devices: Devices = 1,
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
+    from paribus.jobs.cards import slots
     from paribus.jobs.queue import Queue, entries, names
     from paribus.jobs.tuning import advance
     from paribus.spec.run import Runtime
 
-    project = _project()
-    store = _store(project)
-    store.prepare()
     runtime = Runtime(
         device=device,
+        devices=devices,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
     )
+    chosen = slots(workers, gpus, per_gpu, runtime)
+    project = _project()
+    store = _store(project)
+    store.prepare()
     asked = names(store, queues)
     for name in asked:
         Queue(store, name).reap()
@@ -287,11 +297,11 @@ def work(
     if not any(entry.status == "waiting" for _, entry in entries(store, asked)):
         print("no run is waiting", file=sys.stderr)
         return
-    _work(project, store, asked, workers, runtime)
+    _work(project, store, asked, chosen, runtime)
     _fail_on_failures(entries(store, asked))
 
 
-def _work(project: "Project", store: "Store", names: list[str], workers: int, runtime: "Runtime") -> None:
+def _work(project: "Project", store: "Store", names: list[str], slots: "list[Slot]", runtime: "Runtime") -> None:
     """Run workers on the queues until they are empty, mirroring them to MLflow meanwhile."""
     from paribus import views
     from paribus.jobs.plans import queued
@@ -304,7 +314,7 @@ def _work(project: "Project", store: "Store", names: list[str], workers: int, ru
 
     plans = queued(project, store, names)
     with views.Display(store, statuses) as display, Mirroring(project, store, plans):
-        drain(project, store, names, workers, runtime, display.look)
+        drain(project, store, names, slots, runtime, display.look)
 
 
 def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
@@ -335,14 +345,27 @@ def run(
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
+    gpus: Gpus = None,
+    per_gpu: PerGpu = "1",
+    devices: Devices = 1,
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
+    from paribus.jobs.cards import slots
     from paribus.jobs.plans import queued
     from paribus.jobs.queue import entries
     from paribus.plan.plan import again
     from paribus.spec.run import Runtime
     from paribus.tracking.live import Mirroring
 
+    runtime = Runtime(
+        device=device,
+        devices=devices,
+        threads=threads,
+        checkpoint_seconds=checkpoint_seconds,
+        micro_batch_rows=micro_batch_rows,
+        allow_other_code=allow_other_code,
+    )
+    chosen = slots(workers, gpus, per_gpu, runtime)
     project = _project()
     store = _store(project)
     found = _plan(project, experiment, scale, seeds, sets)
@@ -350,14 +373,7 @@ def run(
     done = store.keys()
     if found.untuned or any(stage.key not in done for stage in found.stages()):
         _enqueue(found, store, again=True)
-        runtime = Runtime(
-            device=device,
-            threads=threads,
-            checkpoint_seconds=checkpoint_seconds,
-            micro_batch_rows=micro_batch_rows,
-            allow_other_code=allow_other_code,
-        )
-        _work(project, store, [found.name], workers, runtime)
+        _work(project, store, [found.name], chosen, runtime)
         found = again(found, project, store)
         keys = {run.key for run in [*found.trials, *found.runs]}
         stands = [(name, entry) for name, entry in entries(store, [found.name]) if entry.run in keys]
@@ -681,6 +697,25 @@ def bench_pairs(
     from paribus.spec.run import Runtime
 
     measure_pairs(scale, pairs, repeats, Runtime(device=device))
+
+
+@bench.command("devices")
+def bench_devices(
+    scale: str = "base",
+    devices: Annotated[str, typer.Option(help="How many, one after the other.")] = "1,2",
+    steps: Annotated[int, typer.Option(min=10)] = 100,
+    device: Device = "auto",
+    micro_batch_rows: Micro = None,
+) -> None:
+    """Tokens a second of a scale's pretraining with one and more devices."""
+    from paribus.bench.devices import measure as measure_devices
+    from paribus.spec.run import Runtime
+
+    counts = devices.split(",")
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        raise ParibusError(f"--devices {devices}: expected numbers from 1, as 1,2")
+    runtime = Runtime(device=device, micro_batch_rows=micro_batch_rows)
+    measure_devices(scale, [int(count) for count in counts], steps, runtime)
 
 
 if __name__ == "__main__":

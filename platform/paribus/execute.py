@@ -52,6 +52,8 @@ class Context:
     """Asked now and then: whether a user wants the run to stop."""
     prune: "Prune" = lambda pruner, earlier, told: False
     """Whether a trial ends now: its pruner, what each earlier trial told (report: loss), what it told itself."""
+    seat: Callable[[float], int] = lambda peak_mb: 0
+    """Told the memory (MiB) taken so far: how many other runs share the device."""
     data_here: bool = False
     """Whether data stages are computed in this process and not in a child of it."""
 
@@ -174,8 +176,11 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
     pack = context.input(stage, "pack")
     judge = _judge(context, stage, size, pack) if isinstance(stage.spec, JudgedPretraining) else None
-    stop = lambda: work.lost or context.stop()  # noqa: E731
-    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, stop, judge)
+
+    def stop() -> bool:
+        return work.lost or context.stop()
+
+    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, stop, context.seat, judge)
 
 
 def _judge(context: Context, stage: Stage, size: int, pack: Path) -> "Judge":

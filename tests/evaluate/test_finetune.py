@@ -241,6 +241,57 @@ def test_predictions_do_not_depend_on_the_batches(
         assert one.answer == (pytest.approx(other.answer, abs=1e-4) if kind == "regression" else other.answer)
 
 
+@pytest.mark.parametrize("kind", FINDS)
+def test_a_batch_for_which_memory_runs_out_has_the_gradients_and_answers_of_its_parts(
+    small: spec.Encoder,
+    pretrained: Path,
+    vocabulary: Vocabulary,
+    documents: list[Document],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    tuned = Tuned(load_encoder(small, SIZE, pretrained), 32, recipe(kind), 10, 0, 0.5)
+    asked = split(kind, items(kind, documents, 11), vocabulary)
+    pieces = tuned.cut([asked.features], 4)
+    assert len(pieces) > 2 and max(map(len, pieces)) <= 4 and sum(pieces, []) == asked.features
+    gradients = []
+    for batch in ([asked.features], pieces):
+        tuned.zero_grad()
+        for loss, _ in tuned._parts(batch):
+            loss.backward()
+        gradients.append({name: p.grad.clone() for name, p in tuned.named_parameters() if p.grad is not None})
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-6)
+    tuned.eval()
+    whole, forward = predict(tuned, asked), tuned.forward
+
+    def small_device(batch: Sequence[Feature]) -> torch.Tensor:
+        if len(batch) > 4:
+            raise torch.OutOfMemoryError
+        return forward(batch)
+
+    monkeypatch.setattr(tuned, "forward", small_device)
+    for one, other in zip(whole, predict(tuned, asked), strict=True):
+        assert one.scores == pytest.approx(other.scores, abs=1e-4)
+
+
+def test_the_record_of_a_finetuning_says_how_often_memory_ran_out(
+    tuned: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = Tuned.forward
+
+    def small_device(self: Tuned, batch: Sequence[Feature]) -> torch.Tensor:
+        if self.training and len(batch) > 4:
+            raise torch.OutOfMemoryError
+        return forward(self, batch)
+
+    before = tuned(recipe("sentence", epochs=3))
+    monkeypatch.setattr(Tuned, "forward", small_device)
+    after = tuned(recipe("sentence", epochs=3))
+    assert (before["out_of_memory"], after["out_of_memory"]) == (0, 1)
+    assert after["steps"] == before["steps"] and after["rows"] == pytest.approx(before["rows"], abs=0.05)
+
+
 def test_an_input_may_be_as_long_as_the_positions_reach(
     encoder: Callable[..., spec.Encoder], vocabulary: Vocabulary, documents: list[Document]
 ) -> None:

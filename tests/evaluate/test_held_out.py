@@ -192,6 +192,21 @@ def test_neither_repetition_nor_the_batch_size_matters(
     assert measure() == pytest.approx(once, rel=2e-6)
 
 
+def test_memory_that_runs_out_changes_no_measure(
+    measure: Measure, detect: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = module.Encoder.states
+
+    def small_device(self: module.Encoder, tokens: torch.Tensor, *more: Any) -> Any:
+        if len(tokens) > 9:
+            raise torch.OutOfMemoryError
+        return states(self, tokens, *more)
+
+    whole = measure(), detect()
+    monkeypatch.setattr(module.Encoder, "states", small_device)
+    assert (measure(), detect()) == (pytest.approx(whole[0], rel=1e-5), pytest.approx(whole[1], rel=1e-5))
+
+
 def test_the_error_of_the_loss_takes_the_tokens_of_a_document_together() -> None:
     rng = np.random.default_rng(0)
     alone = rng.normal(size=400)

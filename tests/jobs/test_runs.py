@@ -30,7 +30,7 @@ def test_a_plan_queued_twice_is_remembered_once(tmp_path: Path) -> None:
     store = Store(tmp_path)
     remember(store, planned(1))
     remember(store, planned(1))
-    assert asked(store, "masking@debug") == [{"seeds": 1, "overrides": {}}]
+    assert asked(store, "masking@debug") == [{"seeds": 1, "overrides": {}, "exclusive": False}]
 
 
 def test_a_queue_that_was_never_asked_has_no_plans(tmp_path: Path) -> None:

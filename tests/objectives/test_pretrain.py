@@ -83,6 +83,21 @@ def test_training_learns_and_says_what_it_did(begin: Begin, spec: Pretraining, p
     assert found.rows["parameters"] == sum(weight.numel() for weight in found.weights.values())
 
 
+def test_the_record_says_how_many_runs_shared_the_device_at_most(
+    begin: Begin, spec: Pretraining, packed: Path
+) -> None:
+    answers, told = iter([0, 2, *[1] * 20]), []
+
+    def seat(peak_mb: float) -> int:
+        told.append(peak_mb)
+        return next(answers)
+
+    with begin("pretrain", spec) as work:
+        said = pretrain(spec, 0, packed, SIZE, work, OFTEN, seat=seat)
+    assert said["shared_with"] == 2 and (said["devices"], said["out_of_memory"]) == (1, 0)
+    assert all(peak == 0 for peak in told) or torch.cuda.is_available()
+
+
 @pytest.mark.parametrize("at", [1, 5, 9])
 def test_a_training_that_was_interrupted_ends_bit_for_bit_like_one_that_was_not(
     begin: Begin, spec: Pretraining, packed: Path, at: int

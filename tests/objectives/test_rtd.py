@@ -183,7 +183,7 @@ def test_alternating_is_two_optimizers_each_with_its_own_clipping(rtd: Make, pac
 def test_turns_have_the_two_terms_of_the_joint_loss(rtd: Make, packed: Path) -> None:
     spec = rtd(sharing="nes", discriminator_weight=7.0)
     module, asked, sampled = Rtd(spec, SIZE, 0), step(spec, packed, 3), []
-    turns = [*module._generator(asked, sampled)], [*module._discriminator(asked, sampled)]
+    turns = [*module._generator(sampled, asked)], [*module._discriminator(sampled, asked)]
     loss, parts = (sum(loss for loss, _ in module._both(asked)), [named for _, named in module._both(asked)])
     torch.testing.assert_close(sum(loss for turn in turns for loss, _ in turn), loss)
     torch.testing.assert_close(sum(named["loss"] for turn in turns for _, named in turn), loss)

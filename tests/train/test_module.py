@@ -30,7 +30,7 @@ class Line(Trained):
         self.gradient_norms: list[float] = []
 
     def training_step(self, parts: list[float], _: int) -> None:
-        self.update(self._losses(parts))
+        self.update(parts, self._losses)
         assert self.weight.grad is not None
         self.gradient_norms.append(self.weight.grad.norm().item())
 

@@ -15,9 +15,11 @@ from pytorch_lightning.loops.fit_loop import _FitLoop
 from paribus import execute
 from paribus.evaluate import finetune, held_out
 from paribus.jobs import worker
+from paribus.jobs.cards import ANYWHERE
 from paribus.jobs.logs import log_path
 from paribus.jobs.plans import enqueue
 from paribus.jobs.queue import Queue
+from paribus.jobs.seats import Seat
 from paribus.objectives import pretrain
 from paribus.plan.plan import plan
 from paribus.project import find
@@ -101,14 +103,16 @@ def measure(runs: int) -> None:
         store.prepare()
         found = plan(project, "masking", "debug", seeds=-(-(runs + 1) // 2), results=store)
         enqueue(found, store)
-        queue = Queue(store, found.name, worker.program(project))
+        queue = Queue(store, found.name)
+        runtime = Runtime(device="cpu")
+        seat = Seat(store, ANYWHERE, runtime)
         taken = []
         for _ in range(runs + 1):
             clock.take()
             claim = queue.claim()
             assert claim
             with worker.logged(log_path(store, claim.run.key)):
-                worker.one(project, store, claim, Runtime(device="cpu"))
+                worker.one(project, store, claim, runtime, seat)
             taken.append(clock.take())
             if queue.entries()[len(taken) - 1].status != "done":
                 raise RuntimeError(log_path(store, claim.run.key).read_text())

@@ -41,7 +41,8 @@ from paribus.spec.run import Runtime
 from paribus.spec.task import Metric, MultipleChoice, Pair, Regression, Sentence, SpanQa, Tagging, Task
 from paribus.store.store import Work
 from paribus.train.fit import device, fit
-from paribus.train.module import Trained
+from paribus.train.memory import in_parts
+from paribus.train.module import Losses, Trained
 from paribus.train.watch import Diverged, Watch
 
 POOL = 16  # batches whose items are sorted by length among themselves
@@ -93,11 +94,26 @@ class Tuned(Trained):
         )
 
     def training_step(self, batch: Sequence[Feature], _: int) -> None:
-        self.update(self._parts(batch))
+        self.update(self.cut([batch], self.micro_rows) if self.micro_rows else [batch], self._parts)
 
-    def _parts(self, batch: Sequence[Feature]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
-        loss = task_loss(self.task, self(batch).float(), batch)
-        yield loss, {"loss": loss}
+    def _parts(self, pieces: Sequence[Sequence[Feature]]) -> Losses:
+        counts = [terms(self.task, piece) for piece in pieces]
+        for piece, count in zip(pieces, counts, strict=True):
+            if count:
+                loss = task_loss(self.task, self(piece).float(), piece) * (count / sum(counts))
+                yield loss, {"loss": loss}
+
+    def cut(self, batch: Sequence[Sequence[Feature]], rows: int) -> list[list[Feature]]:
+        """Pieces of at most `rows` features; the options of a question stay together."""
+        pieces: list[list[Feature]] = []
+        for unit in units_of([feature for piece in batch for feature in piece]):
+            if not pieces or len(pieces[-1]) + len(unit) > rows:
+                pieces.append([])
+            pieces[-1] += unit
+        return pieces
+
+    def most_rows(self, batch: Sequence[Sequence[Feature]]) -> int:
+        return max(map(len, batch))
 
 
 def make_head(task: Task, width: int, asked: TaskTuning) -> nn.Module:
@@ -124,6 +140,24 @@ def tensors(batch: Sequence[Feature], length: int) -> tuple[Tensor, Tensor, Tens
         if feature.second:
             segments[row, feature.second : len(feature.ids)] = 1
     return torch.from_numpy(tokens), torch.from_numpy(segments), torch.from_numpy(tokens == PAD)
+
+
+def units_of(features: Sequence[Feature]) -> list[list[Feature]]:
+    """What a batch counts: the options of one question together, other features by themselves."""
+    units: list[list[Feature]] = []
+    for feature in features:
+        if feature.option:
+            units[-1].append(feature)
+        else:
+            units.append([feature])
+    return units
+
+
+def terms(task: Task, batch: Sequence[Feature]) -> int:
+    """How many terms `task_loss` is the mean of."""
+    if isinstance(task, Tagging):
+        return sum(target != IGNORED for f in batch if isinstance(f.target, list) for target in f.target)
+    return sum(feature.option == 0 for feature in batch)
 
 
 def task_loss(task: Task, out: Tensor, batch: Sequence[Feature]) -> Tensor:
@@ -192,12 +226,7 @@ class Split:
 
         Length is that of the text, not in tokens, so that it is the same for all tokenizers.
         """
-        units: list[list[Feature]] = []
-        for feature in self.features:
-            if feature.option:
-                units[-1].append(feature)
-            else:
-                units.append([feature])
+        units = units_of(self.features)
         return units, [len(self.items[unit[0].item].content) for unit in units]
 
 
@@ -284,7 +313,7 @@ def finetune(
             work.out / "encoder.safetensors",
         )
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
-    return {"outcome": "done", "seconds": watch.seconds}
+    return {"outcome": "done", "seconds": watch.seconds, "out_of_memory": module.out_of_memory}
 
 
 class Best(pl.Callback):
@@ -349,8 +378,7 @@ def predict(module: Tuned, split: Split) -> list[Prediction]:
     spans = [(-math.inf, math.inf, 0, 0)] * len(items)  # answer score, null score, characters
     if isinstance(task, MultipleChoice):
         scores = [[0.0] * len(item.options) for item in items if isinstance(item, ChoiceItem)]
-    for batch in by_length(asked):
-        out = module(batch).float().cpu()
+    for batch, out in _outputs(module, asked):
         match task:
             case Sentence() | Pair():
                 for feature, logits in zip(batch, out.tolist(), strict=True):
@@ -381,6 +409,11 @@ def predict(module: Tuned, split: Split) -> list[Prediction]:
                 assert isinstance(item, SpanItem)
                 answers[number], scores[number] = item.context[start:end], [max(value, -1e9), null]
     return [Prediction(answer, values) for answer, values in zip(answers, scores, strict=True)]
+
+
+def _outputs(module: Tuned, asked: Sequence[Feature]) -> Iterator[tuple[list[Feature], Tensor]]:
+    for batch in by_length(asked):
+        yield from in_parts(lambda part: (part, module(part).float().cpu()), batch)
 
 
 def by_length(asked: Sequence[Feature]) -> Iterator[list[Feature]]:

@@ -8,7 +8,9 @@ Nats a token compare only where tokens are the same.  Across tokenizers: that sh
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paribus.data.masking import mask
-from paribus.data.packing import DOCUMENT, Words, bits_per_byte, load, load_words
+from paribus.data.packing import DOCUMENT, Rows, Words, bits_per_byte, load, load_words
 from paribus.data.vocabulary import MASK, PAD
 from paribus.evaluate.metrics import detection
 from paribus.nn.build import build_encoder, build_head, build_rtd
@@ -37,6 +39,7 @@ from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.spec.run import HeldOut, Runtime
 from paribus.store.store import Measured
 from paribus.train.fit import device, use_threads
+from paribus.train.memory import in_parts
 
 Flags = NDArray[np.bool_]
 
@@ -75,6 +78,26 @@ def load_rtd(encoder: spec.Encoder, objective: Rtd, vocabulary: int, pretrained:
         if (head := getattr(module, name)) is not None:
             head.load_state_dict(part(name, weights))
     return module
+
+
+@dataclass
+class Scored:
+    """What a batch gives: nats and document of each masked token, how many were right; with a sentence objective how
+    many kinds of pair were told; with replaced-token detection what the encoder says of the generator's samples."""
+
+    nats: NDArray[np.float64]
+    documents: NDArray[np.int64]
+    right: int
+    told: int = 0
+    restored: float = 0.0
+    probability: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    replaced: Flags = field(default_factory=lambda: np.empty(0, dtype=bool))
+
+
+def _batches(rows: int) -> Iterator[NDArray[np.int64]]:
+    """The numbers of the rows, BATCH_ROWS at once."""
+    for start in range(0, rows, BATCH_ROWS):
+        yield np.arange(start, min(start + BATCH_ROWS, rows))
 
 
 @torch.no_grad()
@@ -120,37 +143,38 @@ def held_out(
         pooled = PooledHead(encoder.width, objective.kinds_of_pair)
         pooled.load_state_dict(part("sentence_head", load_file(pretrained / "heads.safetensors")))
         pooled.to(where).eval()
+
+    def score(rows: Rows, document_of: NDArray[np.int64], numbers: NDArray[np.int64]) -> Scored:
+        tokens = rows.tokens[numbers]
+        masked = mask(tokens, numbers, np.zeros_like(numbers), EVALUATION_SEED, asked.rate, ALL_MASKED, vocabulary)
+        micro = make_micro(rows, numbers, tokens, masked.inputs, masked.chosen, objective, 0, EVALUATION_SEED)
+        micro = micro.to(where)
+        states = module.states(micro.tokens_BT, micro.segments_BT, micro.unseen)
+        logits_MV = head(states, micro.places_M)
+        found = Scored(
+            F.cross_entropy(logits_MV, micro.targets_M, reduction="none").double().cpu().numpy(),
+            document_of[numbers][masked.chosen],
+            int((logits_MV.argmax(-1) == micro.targets_M).sum()),
+        )
+        if pooled is not None:
+            found.told = int((pooled(states.last_BTD).argmax(-1) == micro.labels_B).sum())
+        if rtd and isinstance(objective, Rtd) and objective.detects:
+            found.probability, found.replaced = _detected(rtd, micro, logits_MV)
+        elif rtd and isinstance(objective, Rtd):
+            assert micro.draws_M is not None
+            found.restored = float(detection_loss(rtd, objective, micro, sample(logits_MV, micro.draws_M)))
+        return found
+
     for split in splits:
         rows = load(pack, split)
         document_of = np.cumsum(rows.flags & DOCUMENT > 0, dtype=np.int64).reshape(rows.flags.shape)
-        nats: list[NDArray[np.float64]] = []
-        documents: list[NDArray[np.int64]] = []
-        restored, right, told = 0.0, 0, 0
-        probability, replaced = [np.empty(0)], [np.empty(0, dtype=bool)]
-        for start in range(0, len(rows), BATCH_ROWS):
-            numbers = np.arange(start, min(start + BATCH_ROWS, len(rows)))
-            tokens = rows.tokens[numbers]
-            masked = mask(tokens, numbers, np.zeros_like(numbers), EVALUATION_SEED, asked.rate, ALL_MASKED, vocabulary)
-            micro = make_micro(rows, numbers, tokens, masked.inputs, masked.chosen, objective, 0, EVALUATION_SEED)
-            micro = micro.to(where)
-            states = module.states(micro.tokens_BT, micro.segments_BT, micro.unseen)
-            logits_MV = head(states, micro.places_M)
-            nats.append(F.cross_entropy(logits_MV, micro.targets_M, reduction="none").double().cpu().numpy())
-            documents.append(document_of[numbers][masked.chosen])
-            right += int((logits_MV.argmax(-1) == micro.targets_M).sum())
-            if pooled is not None:
-                told += int((pooled(states.last_BTD).argmax(-1) == micro.labels_B).sum())
-            if rtd and isinstance(objective, Rtd) and objective.detects:
-                found = _detected(rtd, micro, logits_MV)
-                probability.append(found[0])
-                replaced.append(found[1])
-            elif rtd and isinstance(objective, Rtd):
-                assert micro.draws_M is not None
-                restored += float(detection_loss(rtd, objective, micro, sample(logits_MV, micro.draws_M)))
-        losses = np.concatenate(nats)
+        compute = partial(score, rows, document_of)
+        scored = [found for numbers in _batches(len(rows)) for found in in_parts(compute, numbers)]
+        right, told, restored = (sum(getattr(s, name) for s in scored) for name in ("right", "told", "restored"))
+        losses = np.concatenate([found.nats for found in scored])
         loss, places = float(losses.mean()), len(losses)
         work.row("loss", loss, split=split, n=places, task=task)
-        if (error := clustered_error(losses, np.concatenate(documents))) is not None:
+        if (error := clustered_error(losses, np.concatenate([found.documents for found in scored]))) is not None:
             work.row("loss_error", error, split=split, n=places, task=task)
         work.row("perplexity", math.exp(min(loss, 700.0)), split=split, n=places, task=task)
         work.row("accuracy", right / places, split=split, n=places, task=task)
@@ -162,9 +186,10 @@ def held_out(
             asked_tokens = int(rows.lengths.sum()) if objective.of_all_tokens else places
             work.row("loss", restored / asked_tokens, split=split, n=asked_tokens, task="rtd")
         elif rtd:
-            all_replaced = np.concatenate(replaced)
-            for metric, value in detection(np.concatenate(probability), all_replaced).items():
-                work.row(metric, value, split=split, n=len(all_replaced), task="rtd")
+            probability = np.concatenate([found.probability for found in scored])
+            replaced = np.concatenate([found.replaced for found in scored])
+            for metric, value in detection(probability, replaced).items():
+                work.row(metric, value, split=split, n=len(replaced), task="rtd")
         if rtd is None and words:
             whole = load_words(pack, split)
             chosen = _choose_words(len(whole.sizes), asked.rate)
@@ -200,8 +225,8 @@ def _score_words(
     """Nats of each chosen word, summed over its pieces, and whether all of them are right and none hides text."""
     nats = np.zeros(len(words.sizes))
     known = words.unknown == 0
-    for start in range(0, len(words.rows), BATCH_ROWS):
-        numbers = np.arange(start, min(start + BATCH_ROWS, len(words.rows)))
+
+    def score(numbers: NDArray[np.int64]) -> tuple[NDArray[np.integer], NDArray[np.float64], Flags]:
         word_BT = words.numbers[numbers]
         chosen_BT = (word_BT >= 0) & chosen[word_BT]
         tokens_BT = words.rows.tokens[numbers]
@@ -209,8 +234,12 @@ def _score_words(
         logits_MV = head(module.states(micro.tokens_BT, micro.segments_BT, micro.unseen), micro.places_M)
         nats_M = F.cross_entropy(logits_MV, micro.targets_M, reduction="none").double().cpu().numpy()
         right_M = (logits_MV.argmax(-1) == micro.targets_M).cpu().numpy()
-        np.add.at(nats, word_BT[chosen_BT], nats_M)
-        known[word_BT[chosen_BT][~right_M]] = False
+        return word_BT[chosen_BT], nats_M, right_M
+
+    for numbers in _batches(len(words.rows)):
+        for word_M, nats_M, right_M in in_parts(score, numbers):
+            np.add.at(nats, word_M, nats_M)
+            known[word_M[~right_M]] = False
     return nats, known
 
 

@@ -41,6 +41,7 @@ from paribus.spec.objective import Objective, Rtd
 from paribus.spec.run import PairScore, Runtime
 from paribus.store.store import Work
 from paribus.train.fit import device, use_threads
+from paribus.train.memory import in_parts
 
 BATCH_TOKENS = {"cpu": 2**13, "cuda": 2**17}
 MOST_LOGITS = 2**27  # half a GB of them at once, whatever the vocabulary
@@ -90,14 +91,17 @@ def pseudo_log_likelihood(module: Encoder, head: nn.Module, score: PairScore, vo
         size, length = ids_ST.shape
         copies = size * (length - 2)
         rows = max(1, min(tokens // length, MOST_LOGITS // vocabulary))
-        logp = [torch.empty(0, dtype=torch.float64, device=ids_ST.device)]
-        for start in range(0, copies, rows):
-            copies_N = torch.arange(start, min(start + rows, copies), device=ids_ST.device)
+
+        def asked(copies_N: Tensor) -> Tensor:
             inputs_NT, place_N = masked_copies(ids_ST, word_ST, copies_N, score == "within-word-mlm")
             at_N = torch.arange(len(copies_N), device=ids_ST.device) * length + place_N
             logits_NV = head(module.states(inputs_NT), at_N)
             target_N = ids_ST[copies_N // (length - 2), place_N]
-            logp.append(-F.cross_entropy(logits_NV.float(), target_N, reduction="none").double())
+            return -F.cross_entropy(logits_NV.float(), target_N, reduction="none").double()
+
+        logp = [torch.empty(0, dtype=torch.float64, device=ids_ST.device)]
+        for copies_N in torch.split(torch.arange(copies, device=ids_ST.device), rows):
+            logp += in_parts(asked, copies_N) if len(copies_N) else []
         return torch.cat(logp).view(size, length - 2).sum(1)
 
     return scored
@@ -109,10 +113,12 @@ def log_originality(rtd: GeneratorAndDiscriminator, tokens: int) -> Scorer:
     if vocabulary:
         tokens = min(tokens, MOST_LOGITS // vocabulary)
 
+    def asked(ids_ST: Tensor) -> Tensor:
+        return _log_original(rtd, ids_ST)[:, 1:-1].sum(1)
+
     def scored(ids_ST: Tensor, word_ST: Tensor) -> Tensor:
         rows = max(1, tokens // ids_ST.shape[1])
-        starts = range(0, len(ids_ST), rows)
-        return torch.cat([_log_original(rtd, ids_ST[start : start + rows])[:, 1:-1].sum(1) for start in starts])
+        return torch.cat([found for part_ST in torch.split(ids_ST, rows) for found in in_parts(asked, part_ST)])
 
     return scored
 

@@ -6,8 +6,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from paribus.errors import ParibusError
+from paribus.jobs.cards import Slot
 from paribus.jobs.queue import entries
 from paribus.project import Project
 from paribus.spec.run import Runtime
@@ -18,26 +20,28 @@ POOLS = 4
 
 
 class Pool:
-    """`count` worker processes on the queues `names`. A worker that dies is not replaced: the others take its run."""
+    """A worker process a slot on the queues `names`. A worker that dies is not replaced: the others take its run."""
 
-    def __init__(self, project: Project, store: Store, names: Sequence[str], count: int, runtime: Runtime) -> None:
+    def __init__(
+        self, project: Project, store: Store, names: Sequence[str], slots: Sequence[Slot], runtime: Runtime
+    ) -> None:
         asked = {"queues": list(names), "store": str(store.root.resolve()), "runtime": runtime.model_dump(mode="json")}
         # The threads of libraries that count cores by themselves; torch's own are set in the worker.
         environment = {**os.environ, "OMP_NUM_THREADS": str(runtime.threads), "TOKENIZERS_PARALLELISM": "true"}
         # Workers run in the project's folder, so a path relative to this one would lead elsewhere.
         environment |= {"PARIBUS_STORE": str(store.root.resolve()), "PARIBUS_DATA": str(project.data.resolve())}
-        self._errors = [tempfile.TemporaryFile() for _ in range(count)]
+        self._errors = [tempfile.TemporaryFile() for _ in slots]
         self._workers = []
-        for errors in self._errors:
+        for slot, errors in zip(slots, self._errors, strict=True):
             worker = subprocess.Popen(
                 [sys.executable, "-m", "paribus.jobs.worker"],
                 stdin=subprocess.PIPE,
                 stderr=errors,
                 cwd=project.root,
-                env=environment,
+                env={**environment, **slot.environment},
             )
             assert worker.stdin
-            worker.stdin.write(json.dumps(asked).encode())
+            worker.stdin.write(json.dumps({**asked, **asdict(slot)}).encode())
             worker.stdin.close()
             self._workers.append(worker)
 
@@ -71,11 +75,16 @@ class Pool:
 
 
 def drain(
-    project: Project, store: Store, names: Sequence[str], count: int, runtime: Runtime, look: Callable[[], None]
+    project: Project,
+    store: Store,
+    names: Sequence[str],
+    slots: Sequence[Slot],
+    runtime: Runtime,
+    look: Callable[[], None],
 ) -> None:
     """Run workers until the queues `names` are empty; `look` is called meanwhile."""
     # A worker that was killed leaves its run behind; give it to fresh workers, but not for ever.
     for _ in range(POOLS):
-        Pool(project, store, names, count, runtime).wait(look)
+        Pool(project, store, names, slots, runtime).wait(look)
         if not {"waiting", "lost"} & {entry.status for _, entry in entries(store, names)}:
             return

@@ -19,7 +19,7 @@ import socket
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, cast
@@ -224,11 +224,12 @@ class Queue:
         return max((asked.priority for asked, _ in self._waiting()), default=None)
 
     @patiently
-    def claim(self) -> "Claim | None":
+    def claim(self, fits: Callable[[QueuedRun], bool] = lambda run: True) -> "Claim | None":
         """The next waiting run, by priority and then in the order of queueing; None if there is none to take.
 
         A run that another experiment's worker holds is passed over, and one that would only wait for a stage that
-        somebody is computing goes after its equals. ParibusError where a live worker of this queue runs other code.
+        somebody is computing goes after its equals. One that does not fit here now is waited for, and nothing
+        behind it goes first. ParibusError where a live worker of this queue runs other code.
         """
         with self._changing():
             waiting = self._waiting()
@@ -243,6 +244,8 @@ class Queue:
                 except ParibusError as error:
                     self._add_trial(asked, trial, TrialState.FAIL, end=_end("failed", str(error)))
                     continue
+                if not fits(run):
+                    return None
                 lease = self._store.lease(run.key)
                 if lease:
                     return self._start(asked, trial, run, lease)

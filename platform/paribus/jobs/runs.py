@@ -117,7 +117,8 @@ def remember(store: Store, plan: Plan) -> None:
     known = asked(store, plan.name)
     others = [told for told in known if told["overrides"] != plan.overrides]
     seeds = max([plan.seeds, *(told["seeds"] for told in known if told not in others)])
-    now = [*others, {"seeds": seeds, "overrides": dict(plan.overrides)}]
+    exclusive = plan.experiment.exclusive
+    now = [*others, {"seeds": seeds, "overrides": dict(plan.overrides), "exclusive": exclusive}]
     if now != known:
         path = store.root / "runs" / file_name(plan.name) / ASKED
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,9 +127,14 @@ def remember(store: Store, plan: Plan) -> None:
 
 
 def asked(store: Store, queue: str) -> list[dict[str, Any]]:
-    """What `queue` was asked for, the oldest first: {"seeds": ..., "overrides": {path: value}}."""
+    """What `queue` was asked for, the oldest first: {"seeds": ..., "overrides": {path: value}, "exclusive": ...}."""
     try:
         found: list[dict[str, Any]] = json.loads((store.root / "runs" / file_name(queue) / ASKED).read_text("utf-8"))
         return found
     except FileNotFoundError:
         return []
+
+
+def exclusive_queue(store: Store, queue: str) -> bool:
+    """Whether the runs of `queue` must have their device alone."""
+    return any(told["exclusive"] for told in asked(store, queue)[-1:])

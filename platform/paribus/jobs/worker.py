@@ -18,8 +18,10 @@ from paribus import __version__
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingEnded, execute
 from paribus.files import sha256
+from paribus.jobs.cards import ANYWHERE, Card, Slot
 from paribus.jobs.logs import log_path
 from paribus.jobs.queue import Claim, Queue
+from paribus.jobs.seats import Seat
 from paribus.jobs.tuning import advance, prune
 from paribus.plan.tuning import validation_loss
 from paribus.project import PACKAGE, Project, find
@@ -30,12 +32,13 @@ from paribus.store.store import Store
 ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
 
-def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime) -> int:
+def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime, slot: Slot = ANYWHERE) -> int:
     """Take runs of the queues `names`, the highest priority first, until none waits; returns how many.
 
     While trials that others work on may make more runs known, it waits for them.
     """
     queues = [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
+    seat = Seat(store, slot, runtime)
     taken = 0
     while True:
         for queue in queues:
@@ -43,7 +46,7 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
         more = [advance(store, queue) for queue in queues]
         tops = {queue.name: top for queue in queues if (top := queue.top()) is not None}
         inviting = sorted((queue for queue in queues if queue.name in tops), key=lambda queue: -tops[queue.name])
-        claim = next((claim for queue in inviting if (claim := queue.claim())), None)
+        claim = _claim(inviting, seat)
         if claim is None and any(more):
             time.sleep(ASK_SECONDS)
             continue
@@ -55,9 +58,32 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
         taken += 1
         with logged(log_path(store, claim.run.key)):
             try:
-                one(project, store, claim, runtime)
+                one(project, store, claim, runtime, seat)
             except LostLease as error:  # the run is another worker's now
                 print(error, file=sys.stderr)
+            finally:
+                _get_up(seat)
+
+
+def _claim(queues: Sequence[Queue], seat: Seat) -> Claim | None:
+    """The first run of the first queue that has one, if the seat has room for it."""
+    for queue in queues:
+        if claim := queue.claim(seat.take):
+            return claim
+        if seat.full:
+            break
+    seat.leave()
+    return None
+
+
+def _get_up(seat: Seat) -> None:
+    """Say what the run took of the card, and give it back."""
+    if "torch" in sys.modules:  # who never loaded it took nothing
+        from paribus.train.memory import free, peak_mb
+
+        seat.look(peak_mb())
+        free()
+    seat.leave()
 
 
 def program(project: Project) -> str:
@@ -69,13 +95,14 @@ def program(project: Project) -> str:
     return f"paribus {__version__} (code {digest(text)[:8]})"
 
 
-def one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None:
+def one(project: Project, store: Store, claim: Claim, runtime: Runtime, seat: Seat) -> None:
     """Execute one run and say how it ended."""
     run = claim.run
     print(f"{run.key}: {run.queue}, arm {run.arm}, seed {run.seed}, attempt {claim.attempt}", file=sys.stderr)
     stages = run.stages
     try:
-        execute(Context(project, store, runtime, run.run, _sparing(claim.cancel_requested), prune), stages)
+        stop = _sparing(claim.cancel_requested)
+        execute(Context(project, store, runtime, run.run, stop, prune, seat.look), stages)
         rows = store.rows(next(stage.key for stage in stages if stage.kind == "evaluate"))
         # An imported encoder may come without a vocabulary head, and so without a loss to be ranked by.
         loss = math.inf if run.run.pretrained and not rows else validation_loss(rows)
@@ -134,12 +161,13 @@ def logged(path: Path) -> Iterator[None]:
 
 
 def main() -> int:
-    """Work as standard input says: {"queues": [...], "store": ..., "runtime": {...}}."""
+    """Work as standard input says: {"queues": [...], "store": ..., "runtime": {...}, "cards": [...], "packed": ...}."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = json.load(sys.stdin)
     runtime = Runtime.model_validate(asked["runtime"])
     try:
-        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime)
+        slot = Slot(tuple(Card(**card) for card in asked["cards"]), asked["packed"])
+        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime, slot)
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

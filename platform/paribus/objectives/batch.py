@@ -32,6 +32,23 @@ class Micro:
         """What attention leaves out: (B, T) keys for all queries, or (B, T, T) keys for each."""
         return self.padding_BT if self.blocked_BTT is None else self.blocked_BTT
 
+    def cut(self, rows: int) -> list[Self]:
+        """The same in pieces of at most `rows` rows."""
+        count, length = self.tokens_BT.shape
+        if count <= rows:
+            return [self]
+        pieces = []
+        for start in range(0, count, rows):
+            stop = min(start + rows, count)
+            inside_M = (self.places_M >= start * length) & (self.places_M < stop * length)
+            taken = {
+                f.name: tensor[inside_M] if f.name.endswith("_M") else tensor[start:stop]
+                for f in fields(self)
+                if (tensor := getattr(self, f.name)) is not None
+            }
+            pieces.append(replace(self, **{**taken, "places_M": taken["places_M"] - start * length}))
+        return pieces
+
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -40,12 +57,17 @@ class Micro:
 
 @dataclass(frozen=True)
 class Step:
-    """One optimizer step. `predicted` and `rows` count over all of it: summed losses are divided once by these."""
+    """One optimizer step, or one rank's share of it. `predicted`, `rows` and `tokens` count over all of it, all ranks
+    together: summed losses are divided once by these."""
 
     micros: tuple[Micro, ...]
     predicted: int
     rows: int
     tokens: int
+
+    def cut(self, rows: int) -> Self:
+        """The same in micro-batches of at most `rows` rows."""
+        return replace(self, micros=tuple(piece for micro in self.micros for piece in micro.cut(rows)))
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""

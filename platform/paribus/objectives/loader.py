@@ -1,6 +1,7 @@
 """From packed rows to optimizer steps: an iterable that starts at any step."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,39 @@ from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import Micro, Step
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Mlm, Objective, Rtd
+from paribus.train.ranks import ALONE, Ranks
 
 
 class Steps:
-    """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`."""
+    """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`.
 
-    def __init__(self, rows: Rows, spec: Pretraining, vocabulary: int, seed: int, micro_rows: int | None) -> None:
+    Of several ranks each takes every `world`-th row of a step.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        spec: Pretraining,
+        vocabulary: int,
+        seed: int,
+        micro_rows: int | None,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self._rows, self._spec, self._objective = rows, spec, spec.objective
-        self._vocabulary, self._seed, self._micro_rows = vocabulary, seed, micro_rows
+        self._vocabulary, self._seed, self._micro_rows, self._ranks = vocabulary, seed, micro_rows, ranks
         self._batches = Batches(rows.lengths, spec.budget.batch_tokens, seed)
         self.epochs = spec.budget.steps * spec.budget.batch_tokens / self._batches.epoch_tokens
         self.duplicates = duplicates(self._objective.masking, self.epochs)
         self.first = 0
 
     def __iter__(self) -> Iterator[Step]:
-        for step in range(self.first, self._spec.budget.steps):
-            yield self.step(step)
+        # The next step is made while the device works on this one: what is drawn does not depend on when.
+        last, coming = self._spec.budget.steps, None
+        with ThreadPoolExecutor(1) as ahead:
+            for number in range(self.first, last + 1):
+                made, coming = coming, ahead.submit(self.step, number) if number < last else None
+                if made:
+                    yield made.result()
 
     def step(self, number: int) -> Step:
         """Optimizer step `number` (from 0)."""
@@ -46,7 +64,8 @@ class Steps:
             self._rows.flags[rows] & CONTINUES > 0,
             self._objective.mask_specials,
         )
-        size = self._micro_rows or len(rows)
+        rank, world = self._ranks.rank, self._ranks.world
+        size = (self._micro_rows or len(rows)) * world
         micros = tuple(
             make_micro(
                 self._rows,
@@ -58,7 +77,7 @@ class Steps:
                 visits[part],
                 self._seed,
             )
-            for part in (slice(start, start + size) for start in range(0, len(rows), size))
+            for part in (slice(start, start + size, world) for start in range(rank, len(rows), size))
         )
         return Step(micros, max(1, int(masked.chosen.sum())), len(rows), int(self._rows.lengths[rows].sum()))
 

@@ -1,7 +1,6 @@
 """Masked language modelling, with a sentence objective where the spec asks for one."""
 
 import math
-from collections.abc import Iterator
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -13,6 +12,7 @@ from paribus.objectives.batch import Micro, Step
 from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Mlm as MlmSpec
+from paribus.train.module import Losses
 
 
 class Mlm(Pretrained):
@@ -43,9 +43,9 @@ class Mlm(Pretrained):
         return token_loss, F.cross_entropy(logits_BC.float(), micro.labels_B, reduction="sum")
 
     def training_step(self, step: Step, _: int) -> None:
-        self.update(self._parts(step))
+        self.update(step, self._parts)
 
-    def _parts(self, step: Step) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    def _parts(self, step: Step) -> Losses:
         for micro in step.micros:
             token_loss, sentence_loss = self.losses(micro)
             parts = {"loss": token_loss / step.predicted}

@@ -1,7 +1,9 @@
 """What the pretrain stage asks of an objective's module."""
 
+import torch
 from torch import Tensor, nn
 
+from paribus.objectives.batch import Step
 from paribus.train.module import Trained
 
 
@@ -9,6 +11,16 @@ class Pretrained(Trained):
     """A module that the pretrain stage trains. `guess` is the loss of a model that knows nothing."""
 
     guess: float
+
+    def cut(self, batch: Step, rows: int) -> Step:
+        return batch.cut(rows)
+
+    def transfer_batch_to_device(self, batch: Step, device: torch.device, dataloader_idx: int) -> Step:
+        """The step on the device, cut before it is there: to cut it later is to wait for the device."""
+        return (batch.cut(self.micro_rows) if self.micro_rows else batch).to(device)
+
+    def most_rows(self, batch: Step) -> int:
+        return max(len(micro.tokens_BT) for micro in batch.micros)
 
     def files(self) -> dict[str, dict[str, Tensor]]:
         """What the stage keeps, by file name: `encoder`, the encoder that is fine-tuned, and what goes with it."""

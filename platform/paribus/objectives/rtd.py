@@ -1,7 +1,7 @@
 """Replaced-token detection: a generator by MLM, and a discriminator on its samples."""
 
 import math
-from collections.abc import Iterator
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +14,7 @@ from paribus.objectives.batch import Micro, Step
 from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Rtd as RtdSpec
-
-Losses = Iterator[tuple[Tensor, dict[str, Tensor]]]
+from paribus.train.module import Losses
 
 
 def detection_loss(model: GeneratorAndDiscriminator, asked: RtdSpec, micro: Micro, sampled_M: Tensor) -> Tensor:
@@ -72,19 +71,23 @@ class Rtd(Pretrained):
 
     def training_step(self, step: Step, _: int) -> None:
         if self.joint:
-            return self.update(self._both(step))
+            return self.update(step, self._both)
         sampled: list[Tensor] = []
-        self.update(self._generator(step, sampled), self._discriminator(step, sampled))
+        self.update(step, partial(self._generator, sampled), partial(self._discriminator, sampled))
 
-    def _generator(self, step: Step, sampled: list[Tensor]) -> Losses:
+    def _generator(self, sampled: list[Tensor], step: Step) -> Losses:
+        """What is drawn goes to `sampled`."""
+        sampled.clear()
         for micro in step.micros:
             loss, tokens_M = self.generate(micro)
             sampled.append(tokens_M)
             loss = loss / step.predicted
             yield loss, {"loss": loss, "generator_loss": loss}
 
-    def _discriminator(self, step: Step, sampled: list[Tensor]) -> Losses:
-        for micro, tokens_M in zip(step.micros, sampled, strict=True):
+    def _discriminator(self, sampled: list[Tensor], step: Step) -> Losses:
+        # The micro-batches may have become smaller since.
+        drawn = torch.split(torch.cat(sampled), [len(micro.places_M) for micro in step.micros])
+        for micro, tokens_M in zip(step.micros, drawn, strict=True):
             loss = self._detect(step, micro, tokens_M)
             yield self.weight * loss, {"loss": self.weight * loss, "discriminator_loss": loss}
 

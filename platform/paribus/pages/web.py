@@ -12,9 +12,9 @@ from markupsafe import Markup
 
 from paribus import __version__
 from paribus.errors import ParibusError
-from paribus.jobs.storage import queues
 from paribus.jobs.plans import queued
 from paribus.jobs.queue import entries
+from paribus.jobs.storage import queues
 from paribus.pages import charts
 from paribus.pages.content import Content
 from paribus.plan.plan import Plan

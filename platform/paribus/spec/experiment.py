@@ -173,6 +173,8 @@ class Experiment(Spec):
     average: Literal["glue-leaderboard", "glue-bert", "glue-electra"] | None = None
     """A column more: the mean over GLUE as one of these defines it."""
     tune: Tune | None = None
+    exclusive: bool = False
+    """Whether each run gets its card, or on CPUs the machine, alone: for questions about speed or memory."""
     set: Patch = {}
     """Applied to every arm, after the scale."""
     set_at: dict[str, Patch] = {}

@@ -17,15 +17,19 @@ warnings.filterwarnings("ignore", module="pytorch_lightning")
 
 
 def device(runtime: Runtime) -> torch.device:
-    """The device a runtime asks for."""
-    if runtime.device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The device a runtime asks for; of several the first."""
+    name = runtime.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        found = torch.device(runtime.device)
+        found = torch.device("cuda:0" if name == "cuda" else name)
     except RuntimeError:
         raise ParibusError(f"--device {runtime.device}: expected auto, cpu, cuda or cuda:N") from None
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ParibusError(f"--device {runtime.device}: no GPU is visible here")
+    if found.type == "cuda" and found.index + runtime.devices > torch.cuda.device_count():
+        there = f"{torch.cuda.device_count()} GPUs are visible here, numbered from 0"
+        raise ParibusError(f"--device {runtime.device} --devices {runtime.devices}: {there}")
     return found
 
 
@@ -48,7 +52,7 @@ def fit(
     where = device(runtime)
     trainer = pl.Trainer(
         accelerator="gpu" if where.type == "cuda" else "cpu",
-        devices=[where.index or 0] if where.type == "cuda" else 1,
+        devices=[where.index] if where.type == "cuda" else 1,
         precision="bf16-mixed" if precision == "bf16" else "32-true",
         max_steps=steps,
         callbacks=callbacks,

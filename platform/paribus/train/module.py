@@ -1,6 +1,7 @@
 """One optimizer step, the same for every LightningModule here."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytorch_lightning as pl
@@ -9,7 +10,12 @@ from torch import Tensor
 
 from paribus.seeds import seed_for
 from paribus.spec.optim import Optimizer, Schedule
+from paribus.train.memory import free, too_small
 from paribus.train.optim import make_optimizer, make_schedule
+from paribus.train.ranks import ALONE
+
+Losses = Iterator[tuple[Tensor, dict[str, Tensor]]]
+"""A loss and its named parts for each micro-batch."""
 
 
 class Trained(pl.LightningModule):
@@ -22,34 +28,90 @@ class Trained(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.last: dict[str, Tensor] = {}
+        self.ranks = ALONE
+        self.micro_rows: int | None = None
+        """Rows through the network at once; None takes each batch as it comes. Halved when memory runs out."""
+        self.out_of_memory = 0
+        """How often it was."""
         self._optimizer, self._schedule, self._steps = optimizer, schedule, steps
         self._seed, self._purpose = seed, purpose
 
-    def update(self, *turns: Iterator[tuple[Tensor, dict[str, Tensor]]]) -> None:
-        """For each turn add up the gradients of its losses (a loss and its named parts a micro-batch), clip, step.
+    def update(self, batch: Any, *turns: Callable[[Any], Losses]) -> None:
+        """For each turn add up the gradients of its losses of a batch (a loss and its named parts a micro-batch), clip,
+        step. Where memory runs out the turn begins again with half as many rows at once.
 
         Iterators, so that each forward pass is run, and draws its dropout, in here. A turn moves only parameters that
         its losses give a gradient, and AdamW keeps its state a parameter, so turns over different parameters are
         optimizers of their own.
         """
-        # Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would.
-        torch.manual_seed(seed_for(self._seed, self._purpose, "dropout", self.global_step))
+        self._draw_dropout_from()
         optimizer: Any = self.optimizers()
         clip = getattr(self._optimizer, "clip", 0.0) or float("inf")
         parts: dict[str, Tensor] = {}
         norms = []
-        for turn in turns:
+        for number, turn in enumerate(turns):
+            found: dict[str, Tensor] = {}
             optimizer.zero_grad()
-            for loss, named in turn:
-                self.manual_backward(loss)
-                for name, part in named.items():
-                    parts[name] = parts[name] + part.detach() if name in parts else part.detach()
+            while self.ranks.any(self._runs_out(turn(batch), found)):
+                optimizer.zero_grad()
+                found.clear()
+                batch = self._smaller(batch)
+                self._draw_dropout_from(*([number] if number else []))
+            self.ranks.add_up([*(p.grad for p in self.parameters() if p.grad is not None), *found.values()])
+            for name, part in found.items():
+                parts[name] = parts[name] + part if name in parts else part
             norms.append(torch.nn.utils.clip_grad_norm_(self.parameters(), clip).detach())
             # Lightning counts steps by its wrapper: the last turn's stands for the whole update.
             (optimizer if turn is turns[-1] else optimizer.optimizer).step()
         rate = torch.tensor(optimizer.param_groups[0]["lr"], dtype=torch.float64)
         self.last = {**parts, "grad_norm": torch.stack(norms).norm(), "lr": rate}
         self.lr_schedulers().step()  # type: ignore[union-attr]
+
+    def _draw_dropout_from(self, *turn: int) -> None:
+        """Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would."""
+        rank = ["rank", self.ranks.rank] if self.ranks.rank else []
+        torch.manual_seed(seed_for(self._seed, self._purpose, "dropout", self.global_step, *turn, *rank))
+
+    def _runs_out(self, losses: Losses, found: dict[str, Tensor]) -> bool:
+        """Add up the gradients, and in `found` the named parts; whether memory ran out meanwhile."""
+        try:
+            for loss, named in losses:
+                self.manual_backward(loss)
+                for name, part in named.items():
+                    found[name] = found[name] + part.detach() if name in found else part.detach()
+        except torch.OutOfMemoryError:
+            return True
+        return False
+
+    def _smaller(self, batch: Any) -> Any:
+        """The batch with half as many rows at once, as all batches after it."""
+        self.out_of_memory += 1
+        most = self.most_rows(batch)
+        self.micro_rows = max(1, most // 2)
+        smaller = self.cut(batch, self.micro_rows)
+        if self.most_rows(smaller) == most:
+            raise too_small()
+        free()
+        print(f"out of memory with {most} rows at once: {self.micro_rows} from here on", file=sys.stderr)
+        return smaller
+
+    def cut(self, batch: Any, rows: int) -> Any:
+        """A batch in micro-batches of at most `rows` rows."""
+        raise NotImplementedError
+
+    def most_rows(self, batch: Any) -> int:
+        """The rows of a batch's largest micro-batch."""
+        raise NotImplementedError
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["memory"] = {"micro_rows": self.micro_rows, "out_of_memory": self.out_of_memory}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Go on with what fitted: dropout then falls where it would have without the interruption."""
+        found = checkpoint["memory"]
+        if found["out_of_memory"]:
+            self.out_of_memory = found["out_of_memory"]
+            self.micro_rows = min(self.micro_rows or found["micro_rows"], found["micro_rows"])
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Batches that know how move themselves; lists of features become tensors on the device in `forward`."""

@@ -13,6 +13,10 @@ import torch
 
 from paribus.errors import Stopped
 from paribus.store.store import read_jsonl
+from paribus.train.memory import peak_mb
+
+MEASURED_STEPS = 3
+"""Steps after which the memory of a training is known: optimizer state is made in the first."""
 
 TELL_SECONDS = 0.5
 
@@ -44,11 +48,15 @@ class Watch(pl.Callback):
         resumed_at: int = 0,
         unit: Literal["tokens", "items"] = "tokens",
         stop: Callable[[], bool] = lambda: False,
+        seat: Callable[[float], int] = lambda peak_mb: 0,
     ) -> None:
         self._curve = scratch / "curve.jsonl"
         self._progress = scratch / "progress.json"
         self._steps, self._step_size, self._worst = steps, step_size, worst_loss
-        self._stop, self._unit = stop, unit
+        self._stop, self._unit, self._seat = stop, unit, seat
+        self.shared_with = 0
+        """The most other runs that `seat`, told the memory taken so far, said share the device."""
+        self._measured_at = resumed_at + MEASURED_STEPS
         self._every = max(1, steps // 200)
         self._losses: list[torch.Tensor] = []
         self._first: float | None = None
@@ -67,6 +75,8 @@ class Watch(pl.Callback):
         step = trainer.global_step
         last: dict[str, torch.Tensor] = module.last  # type: ignore[assignment]
         self._losses.append(last["loss"])
+        if step == self._measured_at or step % self._every == 0:
+            self.shared_with = max(self.shared_with, self._seat(peak_mb()))
         if step % self._every and step != self._steps:
             return
         losses = torch.stack(self._losses).tolist()

@@ -1,0 +1,66 @@
+"""Several processes that train one module together: each takes its share of a step's rows, gradients are added up.
+
+Every loss is divided by the counts of the whole step, so the sum of the ranks' gradients is the gradient of the step,
+as it is with micro-batches. One addition a turn and nothing else is exchanged: parameters begin equal (by seed or from
+one checkpoint) and stay equal, since all ranks take the same step.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+SILENCE = timedelta(minutes=10)
+"""How long a rank waits for the others: what hangs must end, a checkpoint on a slow disk must not."""
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process is number `rank` of `world`. By default it is alone."""
+
+    rank: int = 0
+    world: int = 1
+
+    def add_up(self, tensors: Sequence[Tensor]) -> None:
+        """Make each tensor the sum of all ranks' ones."""
+        if self.world == 1:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        dist.all_reduce(flat)
+        sizes = [tensor.numel() for tensor in tensors]
+        for tensor, whole in zip(tensors, torch.split(flat, sizes), strict=True):
+            tensor.copy_(whole.view_as(tensor))
+
+    def any(self, mine: bool) -> bool:
+        """Whether it is so on any rank. Told between CPUs, so that no GPU is waited for."""
+        if self.world == 1:
+            return mine
+        told = torch.tensor(mine, dtype=torch.uint8)
+        dist.all_reduce(told, dist.ReduceOp.MAX)
+        return bool(told)
+
+
+ALONE = Ranks()
+
+
+@contextmanager
+def joined(meeting: Path, rank: int, world: int, where: torch.device) -> Iterator[None]:
+    """Meet the other ranks of this machine through the file `meeting`, made by the first of them."""
+    backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    store = dist.FileStore(str(meeting), world)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=SILENCE)
+    try:
+        yield
+    except BaseException:
+        # Another rank may be gone, and what the GPU still waits for with it.
+        with suppress(RuntimeError):
+            dist.distributed_c10d._abort_process_group()
+        raise
+    dist.destroy_process_group()
