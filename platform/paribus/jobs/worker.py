@@ -14,16 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paribus import __version__
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
-from paribus.execute import Context, PretrainingDiverged, execute
-from paribus.files import sha256
+from paribus.execute import Context, PretrainingDiverged, execute, program
 from paribus.jobs.queue import Claim, Queue
 from paribus.jobs.tuning import advance
 from paribus.plan.stages import Stages
 from paribus.plan.tuning import validation_loss
-from paribus.project import PACKAGE, Project, find
-from paribus.spec.base import digest
+from paribus.project import Project, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
@@ -58,15 +55,6 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
                 _one(project, store, claim, runtime)
             except LostLease as error:  # the run is another worker's now
                 print(error, file=sys.stderr)
-
-
-def program(project: Project) -> str:
-    """The code that decides a number, in a few words: version, and a digest of the package and the user's variants."""
-    files = sorted(PACKAGE.rglob("*.py"))
-    if project.settings.variants:
-        files.append(project.root / project.settings.variants)
-    text = "".join(sha256(path) for path in files)
-    return f"paribus {__version__} (code {digest(text)[:8]})"
 
 
 def log_path(store: Store, run: str) -> Path:
