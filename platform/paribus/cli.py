@@ -409,10 +409,11 @@ def table(
     sets: Sets = None,
     format: Format = "text",
     files: Annotated[bool, typer.Option(help="Also write every format into the store's tables/.")] = False,
+    allow: Allow = None,
 ) -> None:
     """The paper's table with our numbers beside it.  Example: paribus table roberta-table1 --format tex"""
     project = _project()
-    _print_tables(project, _store(project), name, scale, seeds, sets, format, files)
+    _print_tables(project, _store(project), name, scale, seeds, sets, format, files, allow)
 
 
 @app.command()
@@ -421,21 +422,24 @@ def compare(
     other: Annotated[str, typer.Argument(help="Another one; the label alone for an arm of the same experiment.")],
     scale: Scale = "tiny",
     seeds: Seeds = None,
+    sets: Sets = None,
     allow: Allow = None,
     format: Format = "text",
     as_json: Json = False,
 ) -> None:
     """What differs between two arms, and whether all else is equal.  Example: paribus compare masking:dynamic static"""
     from paribus.jobs.runs import find_run
+    from paribus.spec.load import parse_override
     from paribus.tables import compare as comparing
 
     project = _project()
     store = _store(project)
+    overrides = dict(parse_override(text) for text in sets or ())
 
     def side(name: str, beside: str = "") -> "Side":
         if name.startswith("run-"):
             return comparing.of_run(project, store, find_run(store, name))
-        return comparing.of_arm(project, store, name, scale, seeds, beside)
+        return comparing.of_arm(project, store, name, scale, seeds, overrides, beside)
 
     sides = side(one), side(other, one)
     found = comparing.compare(*sides, store, _allowed(allow))
@@ -479,6 +483,7 @@ def _print_tables(
     sets: Iterable[str] | None,
     format: str,
     files: bool,
+    allow: Iterable[str] | None = None,
 ) -> None:
     from paribus.jobs.queue import entries, names
     from paribus.spec.load import parse_override
@@ -490,7 +495,7 @@ def _print_tables(
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
     failed = [entry.run for _, entry in entries(store, names(store, None)) if entry.status == "failed"]
-    for found in tables_for(project, store, name, scale, seeds, overrides, failed):
+    for found in tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow)):
         _print_table(found, format)
         if files:
             store.prepare()

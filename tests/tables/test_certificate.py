@@ -15,6 +15,7 @@ from paribus.store.store import Store
 from paribus.tables import compare as comparing
 from paribus.tables.certificate import Certificate, certificates, percent, refusals
 from paribus.tables.render import FORMATS, render
+from paribus.tables.table import Cell, experiment_table
 
 MADE: Mapping[str, Any] = {
     "paribus": "1.0",
@@ -346,6 +347,22 @@ def test_a_seed_that_diverged_in_one_arm_is_missing_there(
     lost = next(run for run in planned.runs if (run.arm.label, run.seed) == ("dynamic", 0))
     fill(store, planned, diverged=(lost.stage("pretrain").key,))
     assert "missing seeds (0 against none)" in refusals(planned, store)["dynamic"]
+
+
+# --- in the table ---
+
+
+def test_a_table_says_which_arm_is_refused_and_what_was_admitted(planned: Plan, store: Store, measure: Any) -> None:
+    mine = arm("dynamic")
+    finish(store, planned, measure, lambda run, stage: PROGRAM if mine(run, stage) else {})
+    refused, admitted = experiment_table(planned, store), experiment_table(planned, store, allow={"code"})
+    marks = [{row.key: row.cells[-1] for row in table.rows if row.arm} for table in (refused, admitted)]
+    assert marks == [{"static": None, "dynamic": Cell("✗ code")}, {"static": None, "dynamic": Cell("✓")}]
+    assert refused.notes[0].startswith("No verdict: dynamic and static also differ in code")
+    assert admitted.notes[0] == "Admitted (--allow code) though the baseline's differ: code of dynamic."
+    for table in (refused, admitted):
+        assert "Made by 2 programs: paribus 1.0 (code aaaa), paribus 1.1 (code bbbb)." in table.notes
+    assert r"$\surd$" in render(admitted, "tex") and r"$\times$ code" in render(refused, "tex")
 
 
 # --- names and texts ---

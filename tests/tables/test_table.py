@@ -55,6 +55,7 @@ def test_the_papers_columns_come_first_then_ours(planned: Plan, store: Store, pa
         ("mlm.perplexity", "perplexity", False),
         ("grammar.mcc", "points", False),
         ("casing.f1", "points", False),
+        ("equal", "as printed", False),
     ]
     assert [row.key for row in table.rows] == ["reference", "static", "dynamic", "unigram", "majority"]
     assert [row.baseline for row in table.rows] == [False, True, False, False, False]
@@ -310,7 +311,7 @@ def test_a_discriminator_has_no_mlm_loss_but_its_generators_and_what_it_finds(
     fill(store, planned, measured)
     table = experiment_table(planned, store, project.tables.get("debertav3-ablation"))
     ours = [column.key for column in table.columns if not column.published]
-    assert ours == ["generator.loss", "rtd.precision", "rtd.recall", "rtd.auc", "casing.f1"]
+    assert ours == ["generator.loss", "rtd.precision", "rtd.recall", "rtd.auc", "casing.f1", "equal"]
     assert cell(table, "nes", "generator.loss").value == pytest.approx(3.9)
     found = cell(table, "nes", "rtd.auc")
     assert found.value == pytest.approx(80.0) and found.difference and found.difference.mean == pytest.approx(10.0)

@@ -315,7 +315,7 @@ def _measures(side: Side, read: Reader, finished: Collection[str]) -> dict[str, 
     run, cost = side.arm.run, side.cost
     tokens = over(each.get("tokens") for each in rows)
     return {
-        "parameters": over(each.get("parameters") for each in rows) or (cost and cost.parameters),
+        "parameters": over(each.get("parameters") for each in rows) if rows or not cost else cost.parameters,
         "parameters, non-embedding": cost.parameters - cost.embedding if cost else None,
         "FLOPs": cost.train_flops_a_token * tokens if cost and tokens else None,
         "tokens": tokens,
@@ -346,8 +346,8 @@ def _environment(made: Sequence[Made], read: Reader) -> Iterable[Line]:
         if what == "libraries":
             moved = {item for item in moved if _matters(item.partition(" ")[0])}
         if moved:
-            values = [frozenset(item for pair in pairs for item in told(pair[i]) & moved) for i in (0, 1)]
-            yield Line("Made by", what, *values, "UNDECLARED" if what in ALLOWED.values() else "shown")
+            mine, theirs = (frozenset(item for pair in pairs for item in told(pair[i]) & moved) for i in (0, 1))
+            yield Line("Made by", what, mine, theirs, "UNDECLARED" if what in ALLOWED.values() else "shown")
         else:
             all_ = [frozenset(item for ways in set(each.values()) for item in told(ways)) for each in made]
             short = "the same" if what == "libraries" else None

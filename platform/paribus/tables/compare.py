@@ -1,5 +1,6 @@
 """`paribus compare`: two arms by name, and their certificate as a table."""
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from paribus.errors import ParibusError
@@ -27,13 +28,19 @@ class Queued(Protocol):
     @property
     def experiment(self) -> str: ...
     @property
-    def levels(self) -> Any: ...
+    def levels(self) -> Mapping[str, str]: ...
     @property
     def run(self) -> Run: ...
 
 
 def of_arm(
-    project: Project, store: Store, name: str, scale: str = "tiny", seeds: int | None = None, beside: str = ""
+    project: Project,
+    store: Store,
+    name: str,
+    scale: str = "tiny",
+    seeds: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    beside: str = "",
 ) -> Side:
     """The arm called EXPERIMENT[@SCALE]:ARM; the label alone is one of the experiment of `beside`."""
     if ":" not in name:
@@ -42,7 +49,7 @@ def of_arm(
         name = f"{beside.partition(':')[0]}:{name}"
     place, _, label = name.partition(":")
     experiment, _, at = place.partition("@")
-    planned = plan(project, experiment, at or scale, seeds, None, store)
+    planned = plan(project, experiment, at or scale, seeds, overrides, store)
     arms = {arm.label: arm for arm in planned.arms}
     if label not in arms:
         raise ParibusError(f"{planned.name}: no arm is called {label!r}" + suggest(label, arms))

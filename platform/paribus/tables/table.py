@@ -23,6 +23,7 @@ from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
 from paribus.spec.task import MinimalPairs, Task
 from paribus.store.store import Store
+from paribus.tables.certificate import Certificate, certificates, foot
 from paribus.tables.frame import averages, chosen, frame, states
 from paribus.tables.stats import Difference, aggregate, paired
 
@@ -54,6 +55,7 @@ WHOLE_WORDS = (
     Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False),
     Column("words.word_accuracy", "whole words right", "points", True, published=False),
 )
+EQUAL = Column("equal", "all else equal", "as printed", None, published=False)
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,12 @@ def tables_for(
     seeds: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     failed: Collection[str] = (),
+    allow: Collection[str] = (),
 ) -> list[Table]:
     """The table of experiment `name`; or, for a paper's table, one of each experiment that reproduces it.
 
-    `failed` are the keys of runs that the queue has given up on. SpecError where nothing has that name.
+    `failed` are the keys of runs that the queue has given up on, `allow` what the user admits (certificate.ALLOWED).
+    SpecError where nothing has that name.
     """
     if name in project.experiments.paths:
         experiments = [name]
@@ -132,7 +136,7 @@ def tables_for(
         reproduces = planned.experiment.reproduces
         where = str(project.experiments.path(experiment))
         paper = project.tables.get(reproduces, f"{where}: reproduces") if reproduces else None
-        found.append(experiment_table(planned, store, paper, failed))
+        found.append(experiment_table(planned, store, paper, failed, allow))
     return found
 
 
@@ -157,7 +161,13 @@ def paper_table(paper: PaperTable, *notes: str) -> Table:
     )
 
 
-def experiment_table(plan: Plan, store: Store, paper: PaperTable | None = None, failed: Collection[str] = ()) -> Table:
+def experiment_table(
+    plan: Plan,
+    store: Store,
+    paper: PaperTable | None = None,
+    failed: Collection[str] = (),
+    allow: Collection[str] = (),
+) -> Table:
     """What `plan` measured, a row an arm, beside `paper`, the table it reproduces; the paper alone before any run.
 
     Each cell of an arm: the aggregate over its seeds, and the difference to the baseline paired by seed. Runs that
@@ -169,7 +179,8 @@ def experiment_table(plan: Plan, store: Store, paper: PaperTable | None = None, 
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `{_command(plan)}`"
         return paper_table(paper, note) if paper else _Layout(plan, measured, found, paper).table(note)
-    return _Layout(plan, measured, found, paper).table()
+    layout = _Layout(plan, measured, found, paper, certificates(plan, store, allow))
+    return layout.table(*foot(layout.certificates, allow))
 
 
 class _Layout:
@@ -181,8 +192,10 @@ class _Layout:
         measured: pl.DataFrame,
         states: Mapping[tuple[str, int], str],
         paper: PaperTable | None,
+        certificates: Mapping[str, Certificate] | None = None,
     ) -> None:
         self.plan, self.measured, self.states, self.paper = plan, measured, states, paper
+        self.certificates = certificates or {}
         self.tasks = plan.baseline.run.evaluation.tasks
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
@@ -213,7 +226,7 @@ class _Layout:
         arms = [self._arm(arm, values) for arm in plan.arms]
         matched = {row.key for arm in plan.arms if (row := self._match(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
-        blank = (None,) * (len(self.settings) + len(self.ours))
+        blank = (None,) * (len(self.settings) + len(self.ours) + 1)
         # Runs with overrides are another table: it must not take the place of the experiment's own.
         told = f"+{digest(json.dumps(dict(plan.overrides), sort_keys=True, default=str))[:6]}" if plan.overrides else ""
         return Table(
@@ -223,6 +236,7 @@ class _Layout:
                 *self.published,
                 *(Column(path, label, "as printed", None, published=False) for path, label in self._labels()),
                 *self.ours,
+                EQUAL,
             ),
             (
                 *(Row(row.key, row.label, "Published only", (*_published(row), *blank)) for row in others),
@@ -269,7 +283,8 @@ class _Layout:
         unknown = tune.path if tune and arm in self.plan.untuned else None
         given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
         ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
-        cells = (*published, *given, *ours)
+        certificate = self.certificates.get(arm.label)
+        cells = (*published, *given, *ours, Cell(certificate.mark) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
 
     def _labels(self) -> list[tuple[str, str]]:
@@ -345,7 +360,7 @@ class _Layout:
         rows = [("unigram", "unigram frequencies", unigram), ("majority", "best constant answer", majority)]
         blank = (None,) * (len(self.published) + len(self.settings))
         found = [(key, label, [known.get(column.key) for column in self.ours]) for key, label, known in rows]
-        return [Row(key, label, "Learnt nothing", (*blank, *cells)) for key, label, cells in found if any(cells)]
+        return [Row(key, label, "Learnt nothing", (*blank, *cells, None)) for key, label, cells in found if any(cells)]
 
     def _notes(self) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
@@ -395,6 +410,11 @@ class _Layout:
             )
         if lost := self._lost_tunings():
             notes.append(lost)
+        if self.certificates:
+            notes.append(
+                "All else equal: ✓ only the factor differs from the baseline, ~ what moved with it, ✗ what differs "
+                f"besides: `paribus compare {plan.name}:ARM {plan.baseline.label}` shows all of it."
+            )
         notes += [self._pairs(task) for task in self.tasks if isinstance(task, MinimalPairs)]
         if any(task.trains for task in self.tasks):
             notes += self._protocols()
