@@ -97,6 +97,22 @@ def test_an_arm_that_the_paper_does_not_have_has_empty_published_cells(
     assert [row.key for row in table.rows][:2] == ["reference", "fresh"]
 
 
+def test_an_experiment_says_which_row_of_the_paper_an_arm_is(project: Project, store: Store, fill: Fill) -> None:
+    path = project.root / "experiments" / "plain.yaml"
+    path.write_text(path.read_text() + 'reproduces: roberta-table1\nrows: {"40": dynamic}\n')
+    fill(store, plan(project, "plain", "mini"))
+    (table,) = tables_for(project, store, "plain", "mini")
+    assert cell(table, "40", "squad2_f1") == Cell(78.7) and cells(table, "15")["squad2_f1"] is None
+    assert [row.key for row in table.rows if row.group == "Published only"] == ["reference", "static"]
+
+
+def test_rows_that_no_arm_can_stand_for_are_listed_with_what_it_would_take(project: Project, store: Store) -> None:
+    (table,) = tables_for(project, store, "bart-table1", "mini")
+    assert table.notes[0].startswith("There are no runs")
+    assert table.notes[1].startswith("Rows without an arm of ours: token_masking, token_deletion,")
+    assert table.notes[1].endswith("(needs a decoder: a model slot of its own and generation tasks).")
+
+
 def replace_key(paper: PaperTable, old: str, new: str) -> PaperTable:
     rows = [row.model_copy(update={"key": new}) if row.key == old else row for row in paper.rows]
     return paper.model_copy(update={"rows": tuple(rows)})

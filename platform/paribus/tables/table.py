@@ -156,7 +156,7 @@ def paper_table(paper: PaperTable, *notes: str) -> Table:
         paper.title,
         tuple(columns),
         tuple(rows),
-        tuple(filter(None, [*notes, *about])),
+        tuple(filter(None, [*notes, _lacking(paper), *about])),
         provenance={"paper": paper.id},
     )
 
@@ -224,7 +224,7 @@ class _Layout:
         plan = self.plan
         values = self._values()
         arms = [self._arm(arm, values) for arm in plan.arms]
-        matched = {row.key for arm in plan.arms if (row := self._match(arm))}
+        matched = {row.key for arm in plan.arms if (row := self._row_of(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
         blank = (None,) * (len(self.settings) + len(self.ours) + 1)
         # Runs with overrides are another table: it must not take the place of the experiment's own.
@@ -277,7 +277,7 @@ class _Layout:
         return found
 
     def _arm(self, arm: Arm, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Row:
-        row = self._match(arm)
+        row = self._row_of(arm)
         published = _published(row) if row else (None,) * len(self.published)
         tune = self.plan.experiment.tune
         unknown = tune.path if tune and arm in self.plan.untuned else None
@@ -286,6 +286,9 @@ class _Layout:
         certificate = self.certificates.get(arm.label)
         cells = (*published, *given, *ours, Cell(certificate.mark) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
+
+    def _row_of(self, arm: Arm) -> PaperRow | None:
+        return paper_row(self.plan, arm, self.paper) if self.paper else None
 
     def _labels(self) -> list[tuple[str, str]]:
         """The paths of the settings, and the last part of each, or all of it where two end alike."""
@@ -325,14 +328,6 @@ class _Layout:
         comparable = self._same_origin(arm) and (not held_out or (self._same_evaluation(arm) and self._same_unit(arm)))
         difference = paired(mine, values.get(self.plan.baseline.label, {})) if comparable and not arm.baseline else None
         return Cell(aggregate(list(mine.values()), self.plan.experiment.aggregate), samples, difference)
-
-    def _match(self, arm: Arm) -> PaperRow | None:
-        """The paper's row of `arm`: the row whose key is the arm's label, or the one level it departs in."""
-        baseline = self.plan.baseline.levels
-        levels = [level for factor, level in arm.levels.items() if arm.baseline or level != baseline[factor]]
-        names = [arm.label, *(levels if arm.baseline or len(levels) == 1 else [])]
-        rows = {row.key: row for row in self.paper.rows} if self.paper else {}
-        return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
 
     def _references(self) -> list[Row]:
         """What a model that learnt nothing scores, from the data of the baseline arm."""
@@ -423,6 +418,7 @@ class _Layout:
                 f"Published values are the paper's own, at its own size, data and budget: {_cite(self.paper)}. "
                 f"{self.paper.protocol}"
             )
+            notes += filter(None, [_lacking(self.paper)])
         return notes
 
     def _pairs(self, task: MinimalPairs) -> str:
@@ -661,6 +657,25 @@ def settings(arms: Sequence[Arm]) -> dict[str, dict[str, int | float]]:
         if len(numbers) == len(flat) and len(set(numbers.values())) > 1:
             found[path] = numbers
     return found
+
+
+def paper_row(plan: Plan, arm: Arm, paper: PaperTable) -> PaperRow | None:
+    """The row of `arm`: as the experiment says, or the one that is called as the arm or the one level it departs in."""
+    levels = [level for factor, level in arm.levels.items() if arm.baseline or level != plan.baseline.levels[factor]]
+    said = plan.experiment.rows.get(arm.label, arm.label)
+    names = [said, *(levels if arm.baseline or len(levels) == 1 else [])]
+    rows = {row.key: row for row in paper.rows}
+    return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
+
+
+def _lacking(paper: PaperTable) -> str:
+    """Which rows of the paper no arm can stand for yet, and what it would take."""
+    by_reason: dict[str, list[str]] = {}
+    for row in paper.rows:
+        if row.key in paper.lacking:
+            by_reason.setdefault(paper.lacking[row.key], []).append(row.key)
+    each = (f"{', '.join(rows)} ({reason})" for reason, rows in by_reason.items())
+    return f"Rows without an arm of ours: {'; '.join(each)}." if by_reason else ""
 
 
 def _published_columns(paper: PaperTable) -> list[Column]:
