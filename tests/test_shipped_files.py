@@ -11,7 +11,7 @@ from paribus.project import Project, find
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run
 from paribus.spec.task import Built
-from paribus.tables.table import paper_row
+from paribus.tables.table import paper_column, paper_row
 
 PROJECT = find(Path(__file__).parent.parent)
 
@@ -255,3 +255,23 @@ def test_the_budgets_of_robertas_table_4_are_the_papers_at_scale_large() -> None
         assert arm.run.budget.steps == printed["steps"]
         assert arm.run.budget.batch_tokens // arm.run.packing.length == printed["batch_size"]
         assert arm.run.packing.train_tokens == 40e9 * printed["data_gb"] / 160
+
+
+def test_papers_columns_of_tasks_that_are_shipped_are_found_by_their_names() -> None:
+    found = {
+        (name, column.task, column.metric)
+        for name in PROJECT.tasks
+        for table in map(PROJECT.tables.get, ABLATIONS)
+        if (column := paper_column(PROJECT.task(name), table))
+    }
+    assert {(task, metric) for _, task, metric in found} >= {
+        ("squad1", "f1"),
+        ("squad2", "f1"),
+        ("mnli_m", "acc"),
+        ("mnli_mm", "acc"),
+        ("sst2", "acc"),
+        ("qnli", "acc"),
+        ("race", "acc"),
+        ("cola", "mcc"),
+        ("conll2003", "f1"),
+    }

@@ -106,6 +106,21 @@ def test_an_experiment_says_which_row_of_the_paper_an_arm_is(project: Project, s
     assert [row.key for row in table.rows if row.group == "Published only"] == ["reference", "static"]
 
 
+def test_a_task_of_the_papers_stands_in_its_order_under_its_label(project: Project, store: Store, fill: Fill) -> None:
+    folder = project.root / "data" / "glue_data" / "SST-2"
+    folder.mkdir(parents=True)
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("sentence\tlabel\nfine\t1\n")
+    path = project.root / "experiments" / "masks.yaml"
+    path.write_text(path.read_text().replace("[grammar, casing]", "[grammar, sst2]"))
+    planned = plan(project, "masks", "mini")
+    fill(store, planned)
+    (table,) = tables_for(project, store, "masks", "mini")
+    ours = [(column.key, column.label) for column in table.columns if not column.published]
+    assert ours[2:4] == [("sst2.accuracy", "SST-2 acc"), ("grammar.mcc", "grammar mcc")]
+    assert cell(table, "static", "sst2.accuracy").value == pytest.approx(60.0)
+
+
 def test_rows_that_no_arm_can_stand_for_are_listed_with_what_it_would_take(project: Project, store: Store) -> None:
     (table,) = tables_for(project, store, "bart-table1", "mini")
     assert table.notes[0].startswith("There are no runs")

@@ -19,6 +19,7 @@ from paribus.spec.experiment import GLUE_AVERAGES
 from paribus.spec.finetuning import FineTuning
 from paribus.spec.load import suggest
 from paribus.spec.objective import Rtd
+from paribus.spec.table import Column as PaperColumn
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
 from paribus.spec.task import MinimalPairs, Task
@@ -55,6 +56,9 @@ WHOLE_WORDS = (
     Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False),
     Column("words.word_accuracy", "whole words right", "points", True, published=False),
 )
+# What papers' tables call our tasks and metrics, where it is not their name.
+TASKS = {"squad": "squad1", "race-all": "race"}
+METRICS = {"accuracy": "acc", "span-f1": "f1", "entity-f1": "f1"}
 EQUAL = Column("equal", "all else equal", "as printed", None, published=False)
 
 
@@ -209,15 +213,21 @@ class _Layout:
             *(DETECTION if Rtd in objectives else ()),
             *(
                 Column(f"{task.name}.{task.metrics[0]}", self._label(task), "points", True, False)
-                for task in self.tasks
+                for task in sorted(self.tasks, key=self._place)
             ),
             *([Column("average", str(plan.experiment.average), "points", True, False)] * bool(plan.experiment.average)),
         ]
 
     def _label(self, task: Task) -> str:
-        """What a task's column is called; a dagger marks what was chosen on the items it reports."""
+        """What a task's column is called, as in the paper if it is there; a dagger: chosen on the items it reports."""
         on_dev = task.trains and any(arm.run.finetuning.of(task).choose_on == "dev" for arm in self.plan.arms)
-        return f"{task.name} {task.metrics[0]}" + (" †" if on_dev else "")
+        theirs = paper_column(task, self.paper) if self.paper else None
+        return (theirs.label if theirs else f"{task.name} {task.metrics[0]}") + (" †" if on_dev else "")
+
+    def _place(self, task: Task) -> int:
+        """Where a task's column stands: in the paper's order, then those that the paper does not have."""
+        theirs = paper_column(task, self.paper) if self.paper else None
+        return self.paper.columns.index(theirs) if self.paper and theirs else len(self.published)
 
     def table(self, *notes: str) -> Table:
         """All of it; `notes` go first."""
@@ -666,6 +676,13 @@ def paper_row(plan: Plan, arm: Arm, paper: PaperTable) -> PaperRow | None:
     names = [said, *(levels if arm.baseline or len(levels) == 1 else [])]
     rows = {row.key: row for row in paper.rows}
     return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
+
+
+def paper_column(task: Task, paper: PaperTable) -> PaperColumn | None:
+    """The paper's column of what `task` reports: its first metric on dev."""
+    name, metric = task.name.replace("-", "_"), task.metrics[0]
+    asked = (TASKS.get(task.name, name), METRICS.get(metric, metric), "dev")
+    return next((column for column in paper.columns if (column.task, column.metric, column.split) == asked), None)
 
 
 def _lacking(paper: PaperTable) -> str:
