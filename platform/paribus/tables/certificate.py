@@ -236,17 +236,14 @@ def _settings(one: Side, other: Side, declared: Collection[str]) -> Iterable[Lin
     tasks = {task.name for task in one.arm.run.evaluation.tasks} ^ {t.name for t in other.arm.run.evaluation.tasks}
     equal = 0
     for path in dict.fromkeys([*theirs, *mine]):
-        if mine.get(path, _ABSENT) == theirs.get(path, _ABSENT):
+        if path in mine and path in theirs and mine[path] == theirs[path]:
             equal += 1
         elif path.startswith("evaluation.tasks.") and path.split(".")[2] in tasks:
             continue
         else:
             status = _status(path, declared, both=path in mine and path in theirs)
-            yield Line("Settings", path, mine.get(path), theirs.get(path), status)
+            yield Line("Settings", path, mine.get(path, "absent"), theirs.get(path, "absent"), status)
     yield Line("Settings", "all other settings", equal, equal, "equal")
-
-
-_ABSENT = object()
 
 
 def _status(path: str, declared: Collection[str], both: bool) -> Status:
