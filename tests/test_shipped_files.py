@@ -275,3 +275,8 @@ def test_papers_columns_of_tasks_that_are_shipped_are_found_by_their_names() -> 
         ("cola", "mcc"),
         ("conll2003", "f1"),
     }
+
+
+@pytest.mark.parametrize("scale", list(PROJECT.scales))
+def test_the_last_four_layers_that_are_read_are_not_all_of_them(scale: str) -> None:
+    assert plan(PROJECT, "feature-layers", scale, seeds=1).baseline.run.encoder.layers > 4

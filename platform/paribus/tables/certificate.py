@@ -28,8 +28,8 @@ from paribus.store.store import Store
 Status = Literal["equal", "declared", "follows", "shown", "UNDECLARED"]
 """declared: what the factor sets. follows: moved with it. shown: for the reader; it moves no number but a clock's."""
 
-ALLOWED = {"code": "code", "libraries": "libraries", "card": "card"}
-"""What a user may admit, as the option says it, and the line of the certificate that is then only shown."""
+ALLOWED = ("code", "libraries", "card")
+"""What a user may admit: lines of the certificate that are then only shown."""
 
 # Of what moved with the factor, what the short mark names.
 MARKED = ("parameters", "FLOPs", "tokens", "masked tokens", "updates")
@@ -72,7 +72,7 @@ class Side:
             seed
             for seed, run in sorted(self.runs.items())
             if all(stage.key in finished for stage in run.stages)
-            and read.record(run.pretrained.key)["outcome"] == "done"
+            and read.record(run.pretrained.key).get("outcome") == "done"
         ]
 
 
@@ -161,7 +161,7 @@ def certificates(plan: Plan, store: Store, allow: Collection[str] = ()) -> dict[
 def refusals(plan: Plan, store: Store, allow: Collection[str] = ()) -> dict[str, str]:
     """Arm to the sentence that says why there is no verdict on it; only the arms that are refused one.
 
-    `allow`: keys of ALLOWED, what the user admits though it differs.
+    `allow`: some of ALLOWED, what the user admits though it differs.
     """
     found = certificates(plan, store, allow)
     return {arm: certificate.refusal for arm, certificate in found.items() if certificate.refusal}
@@ -174,8 +174,15 @@ class Reader:
     """Records, rows and provenance of a store, each read once."""
 
     def __init__(self, store: Store) -> None:
-        self.record, self.rows = cache(store.record), cache(store.rows)
+        self.record, self.rows = cache(lambda key: _record(store, key)), cache(store.rows)
         self.provenance = cache(lambda digest: _provenance(store, digest))
+
+
+def _record(store: Store, key: str) -> dict[str, Any]:
+    try:
+        return store.record(key)
+    except FileNotFoundError:  # a folder without its record is no finished stage
+        return {}
 
 
 def _provenance(store: Store, digest: str) -> dict[str, Any]:
@@ -188,7 +195,7 @@ def _provenance(store: Store, digest: str) -> dict[str, Any]:
 def certify(
     one: Side, other: Side, read: Reader, finished: Collection[str], allow: Collection[str] = ()
 ) -> Certificate:
-    """Compare two sides. `finished`: the keys of finished stages; `allow`: keys of ALLOWED."""
+    """Compare two sides. `finished`: the keys of finished stages; `allow`: some of ALLOWED."""
     declared = _declared(one, other)
     made = [_made(side, read, finished) for side in (one, other)]
     lines = [
@@ -198,13 +205,12 @@ def certify(
         *_amounts(one, other, declared, read, finished),
         *_environment(made, read),
     ]
-    admitted = {ALLOWED[name] for name in allow}
     return Certificate(
         one.name,
         other.name,
         tuple(
             Line(line.group, line.what, line.one, line.other, "shown")
-            if line.what in admitted and line.status == "UNDECLARED"
+            if line.what in allow and line.status == "UNDECLARED"
             else line
             for line in lines
         ),
@@ -302,7 +308,7 @@ def _amounts(
 
 def _measures(side: Side, read: Reader, finished: Collection[str]) -> dict[str, float | None]:
     keys = [run.pretrained.key for run in side.runs.values() if run.pretrained.key in finished]
-    records = [record for key in keys if (record := read.record(key))["outcome"] == "done"]
+    records = [record for key in keys if (record := read.record(key)).get("outcome") == "done"]
     rows = [{row["metric"]: row["value"] for row in read.rows(record["key"])} for record in records]
 
     def over(found: Iterable[Any]) -> float | None:
@@ -344,7 +350,7 @@ def _environment(made: Sequence[Made], read: Reader) -> Iterable[Line]:
             moved = {item for item in moved if _matters(item.partition(" ")[0])}
         if moved:
             mine, theirs = (frozenset(item for pair in pairs for item in told(pair[i]) & moved) for i in (0, 1))
-            yield Line("Made by", what, mine, theirs, "UNDECLARED" if what in ALLOWED.values() else "shown")
+            yield Line("Made by", what, mine, theirs, "UNDECLARED" if what in ALLOWED else "shown")
         else:
             all_ = [frozenset(item for ways in set(each.values()) for item in told(ways)) for each in made]
             short = "the same" if what == "libraries" else None
@@ -356,8 +362,7 @@ def _made(side: Side, read: Reader, finished: Collection[str]) -> Made:
     found: dict[tuple[int, str], set[Way]] = {}
     for seed, run in side.runs.items():
         for stage in run.stages:
-            if stage.key in finished:
-                record = read.record(stage.key)
+            if stage.key in finished and (record := read.record(stage.key)):
                 way = (record["provenance"], record.get("device"), record.get("driver"), record.get("matmul"))
                 found.setdefault((seed, stage.kind), set()).add(way)
     return {at: frozenset(ways) for at, ways in found.items()}
@@ -426,7 +431,7 @@ def foot(certificates: Mapping[str, Certificate], allow: Collection[str] = ()) -
         arms = [
             arm
             for arm, found in certificates.items()
-            if any(line.what == ALLOWED[name] and line.status == "shown" for line in found.lines)
+            if any(line.what == name and line.status == "shown" for line in found.lines)
         ]
         if arms:
             notes.append(f"Admitted (--allow {name}) though the baseline's differ: {name} of {', '.join(arms)}.")
