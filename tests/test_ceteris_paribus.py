@@ -13,7 +13,7 @@ import yaml
 
 from paribus.data.document import Document
 from paribus.data.packing import Rows, load, load_words
-from paribus.execute import FUNCTIONS, Context
+from paribus.execute import FUNCTIONS, Context, execute
 from paribus.objectives.loader import Steps
 from paribus.objectives.pretrain import build_objective
 from paribus.plan.plan import Plan, PlannedRun, plan
@@ -24,6 +24,7 @@ from paribus.store.store import Store
 
 ROOT = Path(__file__).parent.parent
 FACTORS = sorted(path.stem for path in (ROOT / "ablations").glob("*.yaml"))
+TUNED = ["adaptation"]  # which change what comes after pretraining
 CPU = Runtime(device="cpu")
 UNTIL_PRETRAINED = ("corpus", "vocabulary", "pack", "pretrain")
 
@@ -31,6 +32,9 @@ WHOLE = {"corpus": {"kind": "jsonl", "paths": ["whole.jsonl"]}}  # fills the voc
 FITTING: dict[str, dict[str, Any]] = {
     "deberta-components": {"encoder.init_std": 0.1},  # at 0.02 a term of 32 dimensions drowns in rounding
     "batch-size": {"budget.batch_tokens": 192},  # of which the largest level, 32 times as much, is one step
+    "model-size": {"encoder.layers": 4, "encoder.width": 48, "encoder.heads": 12, "encoder.feed_forward.width": 96},
+    "embedding-size": {"encoder.width": 24, "encoder.embedding_width": 24},
+    "adaptation": {**WHOLE, "encoder.layers": 6},  # more than the last four
     "tokenizer": WHOLE,
     "vocabulary-size": WHOLE,
 }
@@ -59,12 +63,18 @@ def project(documents: list[Document], tmp_path_factory: pytest.TempPathFactory)
         "budget": {"train_tokens": 6144, "batch_tokens": 1024},
     }
     (folder / "experiments/scales/six-steps.yaml").write_text(yaml.safe_dump(scale))
+    (folder / "tasks").mkdir()
+    (folder / "tasks/few.yaml").write_text(
+        "{kind: tagging, source: a test, labels: [O, CAP], metrics: [f1], "
+        "data: {kind: built, builder: truecasing, train: 60, dev: 8}}"
+    )
     shipped = find(ROOT).experiments
     for factor in FACTORS:
         base = next(
             (shipped.get(name).base for name in shipped if factor in shipped.get(name).factors), "bert-relative"
         )
-        experiment = {"question": "?", "expect": "?", "base": base, "factors": [factor]}
+        tasks = ["few"] if factor in TUNED else []
+        experiment = {"question": "?", "expect": "?", "base": base, "factors": [factor], "tasks": tasks}
         (folder / f"experiments/alive-{factor}.yaml").write_text(yaml.safe_dump(experiment))
     return find(folder)
 
@@ -114,14 +124,28 @@ def stage_of(run: PlannedRun, kind: str) -> Stage:
     return found
 
 
-@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("factor", sorted({*FACTORS} - {*TUNED}))
 def test_every_level_moves_a_number(project: Project, fingerprint: Fingerprint, factor: str) -> None:
     found = {run.arm.label: tuple(fingerprint(run)) for run in planned(project, factor).runs}
     assert len(found) > 1
     assert len(set(found.values())) == len(found), found
 
 
-@pytest.mark.parametrize("factor", FACTORS)
+@pytest.mark.parametrize("factor", TUNED)
+def test_every_level_moves_a_number_of_a_fine_tuning(
+    project: Project, factor: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    store = Store(tmp_path_factory.mktemp("tuned"))
+    store.prepare()
+    found = {}
+    for run in planned(project, factor).runs:
+        execute(Context(project, store, CPU, run.arm.run, data_here=True), run.stages)
+        curve = store.curve(stage_of(run, "finetune").key)
+        found[run.arm.label] = tuple(point["train/loss"] for point in curve)
+    assert len(set(found.values())) == len(found) > 1, found
+
+
+@pytest.mark.parametrize("factor", sorted({*FACTORS} - {*TUNED}))
 def test_arms_start_from_the_same_values_where_they_share_a_parameter(project: Project, factor: str) -> None:
     starts = []
     for run in planned(project, factor).runs:

@@ -101,3 +101,24 @@ def test_an_encoder_goes_from_task_to_task_and_a_start_that_diverged_ends_both(
     assert work
     with work:
         assert execute.FUNCTIONS["finetune"](context, then, work)["outcome"] == "diverged"
+
+
+def test_a_stage_says_what_computed_it(project: Project, tmp_path: Path) -> None:
+    run = plan(project, "chain", "debug", 1).runs[0]
+    store = Store(tmp_path / "store")
+    store.prepare()
+    execute.execute(Context(project, store, Runtime(device="cpu"), run.arm.run, data_here=True), run.stages[:5])
+    record = store.record(run.stage("evaluate").key)
+    assert (record["device"], record["driver"], record["matmul"]) == ("cpu", None, "highest")
+    assert record["peak_memory_mb"] > 10
+    assert store.provenance(record["provenance"])["code"] == execute.program(project)
+
+
+def test_the_program_is_another_one_when_the_users_variants_are_edited(project: Project) -> None:
+    before = execute.program(project)
+    (project.root / "paribus.toml").write_text('variants = "mine.py"')
+    told = []
+    for text in ("def modules():\n    return {}\n", "def modules():\n    return dict()\n"):
+        (project.root / "mine.py").write_text(text)
+        told.append(execute.program(find(project.root)))
+    assert len({before, *told}) == 3 and all(text.startswith("paribus ") for text in told)

@@ -11,6 +11,7 @@ from paribus.project import Project, find
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run
 from paribus.spec.task import Built
+from paribus.tables.table import paper_column, paper_row
 
 PROJECT = find(Path(__file__).parent.parent)
 
@@ -209,3 +210,73 @@ def test_the_arms_of_the_embedding_sharing_ablation_are_rows_of_the_papers_table
         for arm in found.arms:
             objective = arm.run.objective.model_copy(update={"sharing": arm.label})
             assert found.baseline.run.model_copy(update={"objective": objective}) == arm.run
+
+
+ABLATIONS = [name for name in PROJECT.tables if PROJECT.tables.get(name).kind == "ablation"]
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_row_of_a_papers_ablation_is_an_arm_or_the_table_says_what_it_would_take(name: str) -> None:
+    table = PROJECT.tables.get(name)
+    arms: set[str] = set()
+    for experiment in PROJECT.experiments:
+        if PROJECT.experiments.get(experiment).reproduces == name:
+            found = plan(PROJECT, experiment, "tiny", seeds=1)
+            arms |= {row.key for arm in found.arms if (row := paper_row(found, arm, table))}
+    assert arms | set(table.lacking) == {row.key for row in table.rows} and not arms & set(table.lacking)
+
+
+def test_the_sizes_of_bert_are_the_papers_at_scale_base() -> None:
+    found = plan(PROJECT, "model-size", "base", seeds=1)
+    rows = {row.key: row.values for row in PROJECT.tables.get("bert-ablation-model-size").rows}
+    for arm in found.arms:
+        encoder, printed = arm.run.encoder, rows[found.experiment.rows[arm.label]]
+        assert [encoder.layers, encoder.width, encoder.heads] == [
+            printed[key] for key in ("layers", "hidden_size", "attention_heads")
+        ]
+        assert encoder.feed_forward.width == 4 * encoder.width
+
+
+def test_the_widths_of_alberts_tables_are_the_papers_at_scale_base() -> None:
+    found = plan(PROJECT, "embedding-size", "base", seeds=1)
+    assert {arm.label: arm.run.encoder.embedding_width for arm in found.arms} == {
+        "full": 768,
+        "third": 256,
+        "sixth": 128,
+        "twelfth": 64,
+    }
+
+
+def test_the_budgets_of_robertas_table_4_are_the_papers_at_scale_large() -> None:
+    found = plan(PROJECT, "more-data", "large", seeds=1)
+    rows = {row.key: row.values for row in PROJECT.tables.get("roberta-table4").rows}
+    for arm in found.arms:
+        printed = rows[arm.label.replace("-", "_")]
+        assert arm.run.budget.steps == printed["steps"]
+        assert arm.run.budget.batch_tokens // arm.run.packing.length == printed["batch_size"]
+        assert arm.run.packing.train_tokens == 40e9 * printed["data_gb"] / 160
+
+
+def test_papers_columns_of_tasks_that_are_shipped_are_found_by_their_names() -> None:
+    found = {
+        (name, column.task, column.metric)
+        for name in PROJECT.tasks
+        for table in map(PROJECT.tables.get, ABLATIONS)
+        if (column := paper_column(PROJECT.task(name), table))
+    }
+    assert {(task, metric) for _, task, metric in found} >= {
+        ("squad1", "f1"),
+        ("squad2", "f1"),
+        ("mnli_m", "acc"),
+        ("mnli_mm", "acc"),
+        ("sst2", "acc"),
+        ("qnli", "acc"),
+        ("race", "acc"),
+        ("cola", "mcc"),
+        ("conll2003", "f1"),
+    }
+
+
+@pytest.mark.parametrize("scale", list(PROJECT.scales))
+def test_the_last_four_layers_that_are_read_are_not_all_of_them(scale: str) -> None:
+    assert plan(PROJECT, "feature-layers", scale, seeds=1).baseline.run.encoder.layers > 4

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from paribus.project import Library, Project
     from paribus.spec.run import Runtime
     from paribus.store.store import Store
+    from paribus.tables.certificate import Side
+    from paribus.tables.table import Table
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,6 +48,11 @@ OtherCode = Annotated[
 Gpus = Annotated[str | None, typer.Option(help="all, or numbers as 0,2: workers pinned to these GPUs.")]
 PerGpu = Annotated[str, typer.Option(help="Workers a GPU; auto: as many as fit by measured memory.")]
 Devices = Annotated[int, typer.Option(min=1, help="GPUs, or CPU processes, that pretrain one run together.")]
+Format = Annotated[str, typer.Option(help="text, md, tex, html, csv or json.")]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(help="Give verdicts though this differs between arms: code, libraries or card. The table says so."),
+]
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
@@ -417,12 +424,71 @@ def table(
     scale: Scale = "tiny",
     seeds: Seeds = None,
     sets: Sets = None,
-    format: Annotated[str, typer.Option(help="text, md, tex, html, csv or json.")] = "text",
+    format: Format = "text",
     files: Annotated[bool, typer.Option(help="Also write every format into the store's tables/.")] = False,
+    allow: Allow = None,
 ) -> None:
     """The paper's table with our numbers beside it.  Example: paribus table roberta-table1 --format tex"""
     project = _project()
-    _print_tables(project, _store(project), name, scale, seeds, sets, format, files)
+    _print_tables(project, _store(project), name, scale, seeds, sets, format, files, allow)
+
+
+@app.command()
+def compare(
+    one: Annotated[str, typer.Argument(help="EXPERIMENT[@SCALE]:ARM, or a run's key.")],
+    other: Annotated[str, typer.Argument(help="Another one; the label alone for an arm of the same experiment.")],
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+    allow: Allow = None,
+    format: Format = "text",
+    as_json: Json = False,
+) -> None:
+    """What differs between two arms, and whether all else is equal.  Example: paribus compare masking:dynamic static"""
+    from paribus.jobs.runs import find_run
+    from paribus.spec.load import parse_override
+    from paribus.tables import compare as comparing
+
+    project = _project()
+    store = _store(project)
+    overrides = dict(parse_override(text) for text in sets or ())
+
+    def side(name: str, beside: str = "") -> "Side":
+        if name.startswith("run-"):
+            return comparing.of_run(project, store, find_run(store, name))
+        return comparing.of_arm(project, store, name, scale, seeds, overrides, beside)
+
+    sides = side(one), side(other, one)
+    found = comparing.compare(*sides, store, _allowed(allow))
+    if as_json:
+        from paribus import views
+
+        views.show_json(comparing.as_json(found))
+    else:
+        _print_table(comparing.table(found), format)
+
+
+def _allowed(names: Iterable[str] | None) -> set[str]:
+    from paribus.tables.certificate import ALLOWED
+
+    for name in names or ():
+        if name not in ALLOWED:
+            raise ParibusError(f"--allow {name}: expected one of {', '.join(ALLOWED)}")
+    return set(names or ())
+
+
+def _print_table(found: "Table", format: str) -> None:
+    from paribus.tables.render import FORMATS, render
+
+    if format == "text":
+        from paribus import views
+        from paribus.tables.render.terminal import show
+
+        views.console.print(show(found, views.console.width))
+    elif format not in FORMATS:
+        raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
+    else:
+        sys.stdout.write(render(found, format).rstrip("\n") + "\n")
 
 
 def _print_tables(
@@ -434,25 +500,20 @@ def _print_tables(
     sets: Iterable[str] | None,
     format: str,
     files: bool,
+    allow: Iterable[str] | None = None,
 ) -> None:
     from paribus.jobs.queue import entries, names
     from paribus.spec.load import parse_override
     from paribus.store.store import writing
-    from paribus.tables.render import FORMATS, render, write_all
+    from paribus.tables.render import FORMATS, write_all
     from paribus.tables.table import tables_for
 
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
     failed = [entry.run for _, entry in entries(store, names(store, None)) if entry.status == "failed"]
-    for found in tables_for(project, store, name, scale, seeds, overrides, failed):
-        if format == "text":
-            from paribus import views
-            from paribus.tables.render.terminal import show
-
-            views.console.print(show(found, views.console.width))
-        else:
-            sys.stdout.write(render(found, format).rstrip("\n") + "\n")
+    for found in tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow)):
+        _print_table(found, format)
         if files:
             store.prepare()
             with writing(store.root):

@@ -7,11 +7,13 @@ which hangs after a fork, and the memory they took is given back.  `python -m pa
 import importlib.metadata
 import json
 import platform
+import resource
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
+from paribus.files import sha256
 from paribus.plan.stages import Import, JudgedPretraining, PairTest, Pretraining, Stage, TaskTuning, Tokenised
 from paribus.plan.tuning import reports, validation_loss
-from paribus.project import Project, all_files, unchanged
+from paribus.project import PACKAGE, Project, all_files, unchanged
+from paribus.spec.base import digest
 from paribus.spec.data import Corpus, Imported, Packing, Tokenizer
 from paribus.spec.experiment import Pruner
 from paribus.spec.load import build
@@ -60,7 +64,7 @@ class Context:
     @cached_property
     def provenance(self) -> str:
         """The digest of commit, diff and versions, recorded once in the store."""
-        return self.store.record_provenance(environment(self.project.root))
+        return self.store.record_provenance(environment(self.project))
 
     def input(self, stage: Stage, role: str) -> Path:
         """The verified folder of one of a stage's inputs."""
@@ -279,6 +283,8 @@ FUNCTIONS: Mapping[str, Function] = {
     "minimal-pairs": _minimal_pairs,
     "finetune": _finetune,
 }
+# Those whose numbers depend on the device.
+COMPUTED = ("pretrain", "evaluate", "minimal-pairs", "finetune")
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
@@ -326,7 +332,8 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
                 if not store.has(stage.key):
                     print(f"{stage.key}: {stage.kind} begins", file=sys.stderr)
                     more = FUNCTIONS[stage.kind](context, stage, work)
-                    work.commit(context.provenance, **more)  # type: ignore[arg-type]
+                    on = machine(context.runtime) if stage.kind in COMPUTED else {}
+                    work.commit(context.provenance, **{**on, **more})
         except LostLease as error:  # now somebody else computes it: wait for them
             print(error, file=sys.stderr)
     if stage.kind == "pretrain" and (outcome := store.record(stage.key)["outcome"]) != "done":
@@ -375,19 +382,56 @@ def _child() -> int:
     return 0
 
 
+def machine(runtime: Runtime) -> dict[str, Any]:
+    """What computed a stage: device by name, driver, how fp32 products are taken, and the most memory held so far.
+
+    peak_memory_mb is MiB: of torch on a GPU, of the whole process on a CPU, which in a worker includes stages before.
+    """
+    import torch
+
+    from paribus.train.fit import device
+
+    where = device(runtime)
+    matmul = torch.get_float32_matmul_precision()
+    if where.type != "cuda":
+        kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "darwin" else 1)
+        return {"device": "cpu", "driver": None, "matmul": matmul, "peak_memory_mb": kib / 1024}
+    memory = torch.cuda.max_memory_allocated(where) / 2**20
+    card = torch.cuda.get_device_name(where)
+    return {"device": card, "driver": _driver(), "matmul": matmul, "peak_memory_mb": memory}
+
+
 @cache
-def environment(root: Path) -> dict[str, Any]:
-    """What else could explain a number: commit, diff, versions, machine; as they were when this process asked first."""
+def _driver() -> str | None:
+    """The version of the GPU's driver; None where it does not say."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    with suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=10).stdout.split()
+        return said[0] if said else None
+    return None
+
+
+def program(project: Project) -> str:
+    """The code that decides a number, in a few words: version, and a digest of the package and the user's variants."""
+    files = sorted(PACKAGE.rglob("*.py"))
+    if project.settings.variants:
+        files.append(project.root / project.settings.variants)
+    return f"paribus {__version__} (code {digest(''.join(map(sha256, files)))[:8]})"
+
+
+@cache
+def environment(project: Project) -> dict[str, Any]:
+    """What else could explain a number: code, commit, diff, versions, machine; as they were when first asked."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True)
+        done = subprocess.run(["git", "-C", str(project.root), *arguments], capture_output=True, text=True)
         return done.stdout if done.returncode == 0 else ""
 
-    commit = git("rev-parse", "HEAD").strip()
     packages = {d.name: d.version for d in importlib.metadata.distributions()}
     return {
         "paribus": __version__,
-        "commit": commit,
+        "code": program(project),
+        "commit": git("rev-parse", "HEAD").strip(),
         "dirty": bool(git("status", "--porcelain")),
         "diff": git("diff", "HEAD"),
         "python": platform.python_version(),

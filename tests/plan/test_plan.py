@@ -104,3 +104,22 @@ def test_flattening_keeps_every_scalar(data: Any) -> None:
 
 def test_flattened_paths_are_dotted() -> None:
     assert flatten({"a": {"b": [1, {"c": 2}]}, "d": 3}) == {"a.b.0": 1, "a.b.1.c": 2, "d": 3}
+
+
+REPRODUCES = "{question: q, expect: e, base: bert, factors: [rate], seeds: 1, reproduces: roberta-table1, rows: %s}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (REPRODUCES % '{"31": static}', r"one\.yaml: rows: no arm '31'; there is 15, 30, 40"),
+        (REPRODUCES % '{"30": statics}', r"rows\.30: roberta-table1 has no row 'statics' \(did you mean static\?\)"),
+        (REPRODUCES.replace("reproduces: roberta-table1, ", "") % '{"30": static}', r"rows: needs `reproduces`"),
+        (REPRODUCES.replace("table1", "table") % "{}", r"reproduces: no table is called 'roberta-table'"),
+    ],
+)
+def test_rows_of_a_paper_that_do_not_exist_are_refused(
+    project: Callable[..., Project], text: str, message: str
+) -> None:
+    with pytest.raises(SpecError, match=message):
+        plan(project({"experiments/one.yaml": text}), "one", "debug")

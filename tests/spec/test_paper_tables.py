@@ -89,6 +89,7 @@ DEFECTS: dict[str, tuple[Callable[[Any], None], str]] = {
     "not a number": (cell(float("nan")), "is not a number"),
     "a word for a score": (cell("high"), "'high' should be a number"),
     "a truth value": (cell(True), "rows.0.values.squad2_f1"),
+    "a row that is lacking and is none": (put("lacking", value={"statics": "a"}), r"lacking.statics: no such row"),
     "a list outside a recipe": (cell([1.0]), "is for hyperparameters"),
 }
 

@@ -55,6 +55,7 @@ def test_the_papers_columns_come_first_then_ours(planned: Plan, store: Store, pa
         ("mlm.perplexity", "perplexity", False),
         ("grammar.mcc", "points", False),
         ("casing.f1", "points", False),
+        ("equal", "as printed", False),
     ]
     assert [row.key for row in table.rows] == ["reference", "static", "dynamic", "unigram", "majority"]
     assert [row.baseline for row in table.rows] == [False, True, False, False, False]
@@ -94,6 +95,37 @@ def test_an_arm_that_the_paper_does_not_have_has_empty_published_cells(
     table = experiment_table(planned, store, renamed)
     assert cells(table, "dynamic")["squad2_f1"] is None
     assert [row.key for row in table.rows][:2] == ["reference", "fresh"]
+
+
+def test_an_experiment_says_which_row_of_the_paper_an_arm_is(project: Project, store: Store, fill: Fill) -> None:
+    path = project.root / "experiments" / "plain.yaml"
+    path.write_text(path.read_text() + 'reproduces: roberta-table1\nrows: {"40": dynamic}\n')
+    fill(store, plan(project, "plain", "mini"))
+    (table,) = tables_for(project, store, "plain", "mini")
+    assert cell(table, "40", "squad2_f1") == Cell(78.7) and cells(table, "15")["squad2_f1"] is None
+    assert [row.key for row in table.rows if row.group == "Published only"] == ["reference", "static"]
+
+
+def test_a_task_of_the_papers_stands_in_its_order_under_its_label(project: Project, store: Store, fill: Fill) -> None:
+    folder = project.root / "data" / "glue_data" / "SST-2"
+    folder.mkdir(parents=True)
+    for split in ("train", "dev"):
+        (folder / f"{split}.tsv").write_text("sentence\tlabel\nfine\t1\n")
+    path = project.root / "experiments" / "masks.yaml"
+    path.write_text(path.read_text().replace("[grammar, casing]", "[grammar, sst2]"))
+    planned = plan(project, "masks", "mini")
+    fill(store, planned)
+    (table,) = tables_for(project, store, "masks", "mini")
+    ours = [(column.key, column.label) for column in table.columns if not column.published]
+    assert ours[2:4] == [("sst2.accuracy", "SST-2 acc"), ("grammar.mcc", "grammar mcc")]
+    assert cell(table, "static", "sst2.accuracy").value == pytest.approx(60.0)
+
+
+def test_rows_that_no_arm_can_stand_for_are_listed_with_what_it_would_take(project: Project, store: Store) -> None:
+    (table,) = tables_for(project, store, "bart-table1", "mini")
+    assert table.notes[0].startswith("There are no runs")
+    assert table.notes[1].startswith("Rows without an arm of ours: token_masking, token_deletion,")
+    assert table.notes[1].endswith("(needs a decoder: a model slot of its own and generation tasks).")
 
 
 def replace_key(paper: PaperTable, old: str, new: str) -> PaperTable:
@@ -313,7 +345,7 @@ def test_a_discriminator_has_no_mlm_loss_but_its_generators_and_what_it_finds(
     fill(store, planned, measured)
     table = experiment_table(planned, store, project.tables.get("debertav3-ablation"))
     ours = [column.key for column in table.columns if not column.published]
-    assert ours == ["generator.loss", "rtd.precision", "rtd.recall", "rtd.auc", "casing.f1"]
+    assert ours == ["generator.loss", "rtd.precision", "rtd.recall", "rtd.auc", "casing.f1", "equal"]
     assert cell(table, "nes", "generator.loss").value == pytest.approx(3.9)
     found = cell(table, "nes", "rtd.auc")
     assert found.value == pytest.approx(80.0) and found.difference and found.difference.mean == pytest.approx(10.0)

@@ -14,18 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paribus import __version__
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
-from paribus.execute import Context, PretrainingEnded, execute
-from paribus.files import sha256
+from paribus.execute import Context, PretrainingEnded, execute, program
 from paribus.jobs.cards import ANYWHERE, Card, Slot
 from paribus.jobs.logs import log_path
 from paribus.jobs.queue import Claim, Queue
 from paribus.jobs.seats import Seat
 from paribus.jobs.tuning import advance, prune
 from paribus.plan.tuning import validation_loss
-from paribus.project import PACKAGE, Project, find
-from paribus.spec.base import digest
+from paribus.project import Project, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
@@ -84,15 +81,6 @@ def _get_up(seat: Seat) -> None:
         seat.look(peak_mb())
         free()
     seat.leave()
-
-
-def program(project: Project) -> str:
-    """The code that decides a number, in a few words: version, and a digest of the package and the user's variants."""
-    files = sorted(PACKAGE.rglob("*.py"))
-    if project.settings.variants:
-        files.append(project.root / project.settings.variants)
-    text = "".join(sha256(path) for path in files)
-    return f"paribus {__version__} (code {digest(text)[:8]})"
 
 
 def one(project: Project, store: Store, claim: Claim, runtime: Runtime, seat: Seat) -> None:

@@ -3,7 +3,7 @@
 import copy
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,6 +23,8 @@ class Arm:
     levels: Mapping[str, str]
     run: Run
     baseline: bool
+    patches: Mapping[str, Patch] = field(default_factory=dict)
+    """What each factor's level sets: the paths in which it may depart from another arm."""
 
 
 def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] | None = None) -> list[Arm]:
@@ -58,7 +60,8 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
         label = _label(levels, baseline, experiment.design)
         run = build(Run, data, f"{where} (scale {scale}, arm {label})")
         _refuse_recipes_of_no_task(project, run, where)
-        found.append(Arm(label, levels, project.pinned(run), levels == baseline))
+        patches = {factor: factors[factor].levels[level] for factor, level in levels.items()}
+        found.append(Arm(label, levels, project.pinned(run), levels == baseline, patches))
     return found
 
 

@@ -14,6 +14,7 @@ from paribus.plan.tuning import Results, Tuning, resolve, tuning
 from paribus.project import Project
 from paribus.spec.base import digest
 from paribus.spec.experiment import Experiment
+from paribus.spec.load import suggest
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,9 @@ def plan(
     `results` (the store) says what became of tuning trials; without it, no arm is tuned yet.
     """
     experiment = project.experiments.get(name)
-    if experiment.reproduces:
-        project.tables.path(experiment.reproduces, f"{project.experiments.path(name)}: reproduces")
     count = seeds or experiment.seeds
     found = arms(project, name, scale, overrides)
+    _refuse_rows_that_are_not_there(project, name, [arm.label for arm in found])
     _refuse_equal_arms(project, name, found, [Stages(arm.run) for arm in found])
     tunings: list[Tuning] = []
     if experiment.tune:
@@ -115,6 +115,20 @@ def again(plan_: Plan, project: Project, results: Results) -> Plan:
     if not plan_.untuned:
         return plan_
     return plan(project, plan_.experiment_name, plan_.scale, plan_.seeds, plan_.overrides, results)
+
+
+def _refuse_rows_that_are_not_there(project: Project, name: str, labels: list[str]) -> None:
+    experiment, where = project.experiments.get(name), project.experiments.path(name)
+    if not experiment.reproduces:
+        if experiment.rows:
+            raise SpecError(f"{where}: rows: needs `reproduces`, the paper's table whose rows they are")
+        return
+    rows = [row.key for row in project.tables.get(experiment.reproduces, f"{where}: reproduces").rows]
+    for label, row in experiment.rows.items():
+        if label not in labels:
+            raise SpecError(f"{where}: rows: no arm {label!r}" + suggest(label, labels))
+        if row not in rows:
+            raise SpecError(f"{where}: rows.{label}: {experiment.reproduces} has no row {row!r}" + suggest(row, rows))
 
 
 def _refuse_equal_arms(project: Project, name: str, found: list[Arm], makers: list[Stages]) -> None:

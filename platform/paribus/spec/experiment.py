@@ -156,6 +156,8 @@ class Experiment(Spec):
     """The guess, written before the run."""
     reproduces: str | None = None
     """A table in dashboards/papers/."""
+    rows: dict[str, str] = {}
+    """Arm to the key of its row there; an arm that is called as its row needs none."""
     base: str
     base_at: dict[str, str] = {}
     """For a scale, another base: where the experiment's own could not learn within the budget."""

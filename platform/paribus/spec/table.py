@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, StrictFloat, StrictInt, StrictStr, StringConstraints, model_validator
 
 from paribus.spec.base import Spec
+from paribus.spec.load import suggest
 
 Scalar = StrictInt | StrictFloat | StrictStr
 Value = Scalar | list[Scalar] | None
@@ -136,6 +137,16 @@ class PaperTable(Spec):
     columns: tuple[Column, ...] = Field(min_length=1)
     rows: tuple[Row, ...] = Field(min_length=1)
     notes: str
+    lacking: dict[Slug, Text] = {}
+    """Row to what it would take to have it as an arm, for rows that no experiment has: not the paper's, ours."""
+
+    @model_validator(mode="after")
+    def _lacking_are_rows(self) -> "PaperTable":
+        rows = {row.key for row in self.rows}
+        for key in self.lacking:
+            if key not in rows:
+                raise ValueError(f"lacking.{key}: no such row" + suggest(key, rows))
+        return self
 
     @model_validator(mode="after")
     def _factor_goes_with_kind(self) -> "PaperTable":

@@ -18,10 +18,12 @@ from paribus.spec.experiment import GLUE_AVERAGES
 from paribus.spec.finetuning import FineTuning
 from paribus.spec.load import suggest
 from paribus.spec.objective import Rtd
+from paribus.spec.table import Column as PaperColumn
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
 from paribus.spec.task import MinimalPairs, Task
 from paribus.store.store import Store
+from paribus.tables.certificate import Certificate, certificates, foot
 from paribus.tables.frame import averages, chosen, frame, states
 from paribus.tables.stats import Difference, aggregate, paired
 from paribus.tables.tuning import Tuned, tuned, unequal
@@ -54,6 +56,10 @@ WHOLE_WORDS = (
     Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False),
     Column("words.word_accuracy", "whole words right", "points", True, published=False),
 )
+# What papers' tables call our tasks and metrics, where it is not their name.
+TASKS = {"squad": "squad1", "race-all": "race"}
+METRICS = {"accuracy": "acc", "span-f1": "f1", "entity-f1": "f1"}
+EQUAL = Column("equal", "all else equal", "as printed", None, published=False)
 
 
 @dataclass(frozen=True)
@@ -113,10 +119,12 @@ def tables_for(
     seeds: int | None = None,
     overrides: Mapping[str, Any] | None = None,
     failed: Collection[str] = (),
+    allow: Collection[str] = (),
 ) -> list[Table]:
     """The table of experiment `name`; or, for a paper's table, one of each experiment that reproduces it.
 
-    `failed` are the keys of runs that the queue has given up on. SpecError where nothing has that name.
+    `failed` are the keys of runs that the queue has given up on, `allow` what the user admits (certificate.ALLOWED).
+    SpecError where nothing has that name.
     """
     if name in project.experiments.paths:
         experiments = [name]
@@ -134,7 +142,7 @@ def tables_for(
         reproduces = planned.experiment.reproduces
         where = str(project.experiments.path(experiment))
         paper = project.tables.get(reproduces, f"{where}: reproduces") if reproduces else None
-        found.append(experiment_table(planned, store, paper, failed))
+        found.append(experiment_table(planned, store, paper, failed, allow))
     return found
 
 
@@ -154,12 +162,18 @@ def paper_table(paper: PaperTable, *notes: str) -> Table:
         paper.title,
         tuple(columns),
         tuple(rows),
-        tuple(filter(None, [*notes, *about])),
+        tuple(filter(None, [*notes, _lacking(paper), *about])),
         provenance={"paper": paper.id},
     )
 
 
-def experiment_table(plan: Plan, store: Store, paper: PaperTable | None = None, failed: Collection[str] = ()) -> Table:
+def experiment_table(
+    plan: Plan,
+    store: Store,
+    paper: PaperTable | None = None,
+    failed: Collection[str] = (),
+    allow: Collection[str] = (),
+) -> Table:
     """What `plan` measured, a row an arm, beside `paper`, the table it reproduces; the paper alone before any run.
 
     Each cell of an arm: the aggregate over its seeds, and the difference to the baseline paired by seed. Runs that
@@ -171,7 +185,8 @@ def experiment_table(plan: Plan, store: Store, paper: PaperTable | None = None, 
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
         return paper_table(paper, note) if paper else _Layout(plan, measured, found, paper).table(note)
-    return _Layout(plan, measured, found, paper).table()
+    layout = _Layout(plan, measured, found, paper, certificates(plan, store, allow))
+    return layout.table(*foot(layout.certificates, allow))
 
 
 class _Layout:
@@ -183,8 +198,10 @@ class _Layout:
         measured: pl.DataFrame,
         states: Mapping[tuple[str, int], str],
         paper: PaperTable | None,
+        certificates: Mapping[str, Certificate] | None = None,
     ) -> None:
         self.plan, self.measured, self.states, self.paper = plan, measured, states, paper
+        self.certificates = certificates or {}
         self.tasks = plan.baseline.run.evaluation.tasks
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
@@ -199,24 +216,30 @@ class _Layout:
             *(DETECTION if Rtd in objectives else ()),
             *(
                 Column(f"{task.name}.{task.metrics[0]}", self._label(task), "points", True, False)
-                for task in self.tasks
+                for task in sorted(self.tasks, key=self._place)
             ),
             *([Column("average", str(plan.experiment.average), "points", True, False)] * bool(plan.experiment.average)),
         ]
 
     def _label(self, task: Task) -> str:
-        """What a task's column is called; a dagger marks what was chosen on the items it reports."""
+        """What a task's column is called, as in the paper if it is there; a dagger: chosen on the items it reports."""
         on_dev = task.trains and any(arm.run.finetuning.of(task).choose_on == "dev" for arm in self.plan.arms)
-        return f"{task.name} {task.metrics[0]}" + (" †" if on_dev else "")
+        theirs = paper_column(task, self.paper) if self.paper else None
+        return (theirs.label if theirs else f"{task.name} {task.metrics[0]}") + (" †" if on_dev else "")
+
+    def _place(self, task: Task) -> int:
+        """Where a task's column stands: in the paper's order, then those that the paper does not have."""
+        theirs = paper_column(task, self.paper) if self.paper else None
+        return self.paper.columns.index(theirs) if self.paper and theirs else len(self.published)
 
     def table(self, *notes: str) -> Table:
         """All of it; `notes` go first."""
         plan = self.plan
         values = self._values()
         arms = [self._arm(arm, values) for arm in plan.arms]
-        matched = {row.key for arm in plan.arms if (row := self._match(arm))}
+        matched = {row.key for arm in plan.arms if (row := self._row_of(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
-        blank = (None,) * (len(self.settings) + len(self.ours))
+        blank = (None,) * (len(self.settings) + len(self.ours) + 1)
         return Table(
             plan.label,
             f"{plan.label}: {self.paper.title}" if self.paper else plan.label,
@@ -224,6 +247,7 @@ class _Layout:
                 *self.published,
                 *(Column(path, label, "as printed", None, published=False) for path, label in self._labels()),
                 *self.ours,
+                EQUAL,
             ),
             (
                 *(Row(row.key, row.label, "Published only", (*_published(row), *blank)) for row in others),
@@ -265,14 +289,18 @@ class _Layout:
         return found
 
     def _arm(self, arm: Arm, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Row:
-        row = self._match(arm)
+        row = self._row_of(arm)
         published = _published(row) if row else (None,) * len(self.published)
         tune = self.plan.experiment.tune
         unknown = tune.path if tune and arm in self.plan.untuned else None
         given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
         ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
-        cells = (*published, *given, *ours)
+        certificate = self.certificates.get(arm.label)
+        cells = (*published, *given, *ours, Cell(certificate.mark) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
+
+    def _row_of(self, arm: Arm) -> PaperRow | None:
+        return paper_row(self.plan, arm, self.paper) if self.paper else None
 
     def _labels(self) -> list[tuple[str, str]]:
         """The paths of the settings, and the last part of each, or all of it where two end alike."""
@@ -313,14 +341,6 @@ class _Layout:
         difference = paired(mine, values.get(self.plan.baseline.label, {})) if comparable and not arm.baseline else None
         return Cell(aggregate(list(mine.values()), self.plan.experiment.aggregate), samples, difference)
 
-    def _match(self, arm: Arm) -> PaperRow | None:
-        """The paper's row of `arm`: the row whose key is the arm's label, or the one level it departs in."""
-        baseline = self.plan.baseline.levels
-        levels = [level for factor, level in arm.levels.items() if arm.baseline or level != baseline[factor]]
-        names = [arm.label, *(levels if arm.baseline or len(levels) == 1 else [])]
-        rows = {row.key: row for row in self.paper.rows} if self.paper else {}
-        return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
-
     def _references(self) -> list[Row]:
         """What a model that learnt nothing scores, from the data of the baseline arm."""
         data = self.measured.filter(pl.col("baseline"), pl.col("stage").is_in(["pack", "task"]))
@@ -347,7 +367,7 @@ class _Layout:
         rows = [("unigram", "unigram frequencies", unigram), ("majority", "best constant answer", majority)]
         blank = (None,) * (len(self.published) + len(self.settings))
         found = [(key, label, [known.get(column.key) for column in self.ours]) for key, label, known in rows]
-        return [Row(key, label, "Learnt nothing", (*blank, *cells)) for key, label, cells in found if any(cells)]
+        return [Row(key, label, "Learnt nothing", (*blank, *cells, None)) for key, label, cells in found if any(cells)]
 
     def _notes(self) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
@@ -397,6 +417,11 @@ class _Layout:
             )
         if lost := self._lost_tunings():
             notes.append(lost)
+        if self.certificates:
+            notes.append(
+                "All else equal: ✓ only the factor differs from the baseline, ~ what moved with it, ✗ what differs "
+                f"besides: `paribus compare {plan.name}:ARM {plan.baseline.label}` shows all of it."
+            )
         notes += [self._pairs(task) for task in self.tasks if isinstance(task, MinimalPairs)]
         if any(task.trains for task in self.tasks):
             notes += self._protocols()
@@ -405,6 +430,7 @@ class _Layout:
                 f"Published values are the paper's own, at its own size, data and budget: {_cite(self.paper)}. "
                 f"{self.paper.protocol}"
             )
+            notes += filter(None, [_lacking(self.paper)])
         return notes
 
     def _pairs(self, task: MinimalPairs) -> str:
@@ -637,6 +663,32 @@ def settings(arms: Sequence[Arm]) -> dict[str, dict[str, int | float]]:
         if len(numbers) == len(flat) and len(set(numbers.values())) > 1:
             found[path] = numbers
     return found
+
+
+def paper_row(plan: Plan, arm: Arm, paper: PaperTable) -> PaperRow | None:
+    """The row of `arm`: as the experiment says, or the one that is called as the arm or the one level it departs in."""
+    levels = [level for factor, level in arm.levels.items() if arm.baseline or level != plan.baseline.levels[factor]]
+    said = plan.experiment.rows.get(arm.label, arm.label)
+    names = [said, *(levels if arm.baseline or len(levels) == 1 else [])]
+    rows = {row.key: row for row in paper.rows}
+    return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
+
+
+def paper_column(task: Task, paper: PaperTable) -> PaperColumn | None:
+    """The paper's column of what `task` reports: its first metric on dev."""
+    name, metric = task.name.replace("-", "_"), task.metrics[0]
+    asked = (TASKS.get(task.name, name), METRICS.get(metric, metric), "dev")
+    return next((column for column in paper.columns if (column.task, column.metric, column.split) == asked), None)
+
+
+def _lacking(paper: PaperTable) -> str:
+    """Which rows of the paper no arm can stand for yet, and what it would take."""
+    by_reason: dict[str, list[str]] = {}
+    for row in paper.rows:
+        if row.key in paper.lacking:
+            by_reason.setdefault(paper.lacking[row.key], []).append(row.key)
+    each = (f"{', '.join(rows)} ({reason})" for reason, rows in by_reason.items())
+    return f"Rows without an arm of ours: {'; '.join(each)}." if by_reason else ""
 
 
 def _published_columns(paper: PaperTable) -> list[Column]:

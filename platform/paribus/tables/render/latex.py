@@ -13,7 +13,7 @@ _ESCAPES = {
     "%": r"\%", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{''}", "`": r"\textasciigrave{}", "\n": " ",
     "\u2191": r"$\uparrow$", "\u2193": r"$\downarrow$", "\u00b1": r"$\pm$", "\u00d7": r"$\times$",
-    "\u2020": r"$\dagger$",
+    "\u2020": r"$\dagger$", "\u2713": r"$\surd$", "\u2717": r"$\times$",
 }  # fmt: skip
 
 
