@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from paribus.jobs.queue import Entry
     from paribus.plan.plan import Plan
     from paribus.project import Library, Project
-    from paribus.spec.run import Runtime
     from paribus.store.store import Store
 
 app = typer.Typer(
@@ -204,6 +203,7 @@ def status(
             if watch:
                 views.console.clear()
             views.show_status(found, store)
+            views.show_jobs(found, store)
         if not watch:
             return
         time.sleep(1.0)
@@ -263,8 +263,22 @@ def work(
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
+    launcher: Annotated[str, typer.Option(help="local, or slurm: jobs that outlive this command.")] = "local",
+    partition: Annotated[str | None, typer.Option(help="Slurm: as for sbatch, like the next four.")] = None,
+    account: Annotated[str | None, typer.Option()] = None,
+    qos: Annotated[str | None, typer.Option()] = None,
+    constraint: Annotated[str | None, typer.Option()] = None,
+    mem: Annotated[str | None, typer.Option()] = None,
+    time_limit: Annotated[
+        str | None, typer.Option("--time", help="Slurm: time limit of a job, after which it is queued again [1:00:00].")
+    ] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="Slurm: GPUs of a job, each with a worker.")] = 0,
+    cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Slurm: CPUs a worker [as --threads].")] = None,
+    slurm: Annotated[list[str] | None, typer.Option(help="Slurm: key=value, any other option of sbatch.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Slurm: stay until the jobs have ended.")] = False,
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
+    from paribus.jobs.pool import drain
     from paribus.jobs.queue import Queue, entries, names
     from paribus.jobs.tuning import advance
     from paribus.spec.run import Runtime
@@ -279,6 +293,12 @@ def work(
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
     )
+    named = {"partition": partition, "account": account, "qos": qos, "constraint": constraint, "mem": mem}
+    others = {"time": time_limit, "gpus-per-node": gpus_per_node, "cpus-per-task": cpus_per_task, "slurm": slurm}
+    if launcher not in ("local", "slurm"):
+        raise ParibusError(f"--launcher {launcher}: expected local or slurm")
+    if launcher == "local" and (given := [name for name, value in {**named, **others, "wait": wait}.items() if value]):
+        raise ParibusError(f"--{given[0]}: needs --launcher slurm")
     asked = names(store, queues)
     for name in asked:
         Queue(store, name).reap()
@@ -286,15 +306,26 @@ def work(
     if not any(entry.status == "waiting" for _, entry in entries(store, asked)):
         print("no run is waiting", file=sys.stderr)
         return
-    _work(project, store, asked, workers, runtime)
+    if launcher == "local":
+        _work(project, store, asked, lambda look: drain(project, store, asked, workers, runtime, look))
+    else:
+        from paribus.jobs import slurm as cluster
+
+        cpus = cpus_per_task or threads
+        limit = time_limit or "1:00:00"
+        settings = cluster.parameters(workers, limit, gpus_per_node, slurm or (), cpus_per_task=cpus, **named)
+        jobs = cluster.submit(cluster.Worker(project, store, asked, runtime), store, workers, settings)
+        print("\n".join(jobs), flush=True)
+        if not wait:
+            return
+        _work(project, store, asked, lambda look: cluster.wait(store, jobs, look))
     _fail_on_failures(entries(store, asked))
 
 
-def _work(project: "Project", store: "Store", names: list[str], workers: int, runtime: "Runtime") -> None:
-    """Run workers on the queues until they are empty, mirroring them to MLflow meanwhile."""
+def _work(project: "Project", store: "Store", names: list[str], launch: Callable[[Callable[[], None]], None]) -> None:
+    """Run workers on the queues by `launch`, showing where they stand and mirroring them to MLflow meanwhile."""
     from paribus import views
     from paribus.jobs.plans import queued
-    from paribus.jobs.pool import drain
     from paribus.jobs.queue import entries
     from paribus.tracking.live import Mirroring
 
@@ -303,7 +334,7 @@ def _work(project: "Project", store: "Store", names: list[str], workers: int, ru
 
     plans = queued(project, store, names)
     with views.Display(store, statuses) as display, Mirroring(project, store, plans):
-        drain(project, store, names, workers, runtime, display.look)
+        launch(display.look)
 
 
 def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
@@ -337,6 +368,7 @@ def run(
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.plans import queued
+    from paribus.jobs.pool import drain
     from paribus.jobs.queue import entries
     from paribus.plan.plan import again
     from paribus.spec.run import Runtime
@@ -356,7 +388,7 @@ def run(
             micro_batch_rows=micro_batch_rows,
             allow_other_code=allow_other_code,
         )
-        _work(project, store, [found.name], workers, runtime)
+        _work(project, store, [found.name], lambda look: drain(project, store, [found.name], workers, runtime, look))
         found = again(found, project, store)
         keys = {run.key for run in [*found.trials, *found.runs]}
         stands = [(name, entry) for name, entry in entries(store, [found.name]) if entry.run in keys]
@@ -372,11 +404,19 @@ def run(
 
 
 @app.command()
-def cancel(queues: Queues = None) -> None:
+def cancel(
+    queues: Queues = None,
+    jobs: Annotated[bool, typer.Option("--jobs", help="Only the Slurm jobs; their runs wait again.")] = False,
+) -> None:
     """Cancel what waits and stop what runs.  Example: paribus cancel masking@tiny"""
     from paribus.jobs.queue import Queue, names
 
     store = _store(_project())
+    if jobs:
+        from paribus.jobs import slurm
+
+        print(f"{len(slurm.cancel(store))} jobs cancelled")
+        return
     for name in names(store, queues):
         print(f"{name}: {Queue(store, name).cancel()} runs cancelled")
 

@@ -7,6 +7,7 @@ which hangs after a fork, and the memory they took is given back.  `python -m pa
 import importlib.metadata
 import json
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -313,6 +314,8 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         cwd=context.project.root,
     )
     sys.stderr.write(child.stderr)
+    if -child.returncode in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        raise KeyboardInterrupt  # a terminal and Slurm send them to all processes: this one is to stop as well
     if child.returncode in (2, 3):
         kind = DataError if child.returncode == 2 else StoreError
         raise kind(child.stderr.strip().splitlines()[-1].removeprefix("error: "))

@@ -228,6 +228,28 @@ def show_status(entries: Sequence[tuple[str, Any]], store: Store) -> None:
     print(counts_line([entry.status for _, entry in entries]))
 
 
+def show_jobs(entries: Sequence[tuple[str, Any]], store: Store) -> None:
+    """The Slurm jobs of the store, where there are any: their states, what runs they work on, why they failed."""
+    from paribus.jobs.slurm import jobs
+
+    try:
+        known = jobs(store)
+    except ParibusError as error:
+        print(f"jobs: {error}")
+        return
+    if not known:
+        return
+    running = {entry.run for _, entry in entries if entry.status == "running"}
+    holders = {run: (store.worker(run) or {}).get("job") for run in sorted(running)}
+    found = grid("job", "state", "where", "works on")
+    for job in known:
+        found.add_row(job.id, job.state, job.where, ", ".join(run for run in holders if holders[run] == job.id))
+    console.print(found)
+    for job in known:
+        if job.said:
+            print(f"job {job.id} {job.state}: {job.said}")
+
+
 def progress_table(store: Store) -> Table:
     """The stages being worked on: how far, how fast, how long still."""
     found = grid("in progress", "step#", "a second#", "loss#", "time left#")
