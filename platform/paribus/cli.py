@@ -565,6 +565,43 @@ def data_check(
         raise ParibusError(f"data check {what}: {len(refused)} files cannot be used: {', '.join(refused)}")
 
 
+doctor = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+app.add_typer(doctor, name="doctor")
+
+
+@doctor.callback()
+def doctor_check(context: typer.Context, as_json: Json = False) -> None:
+    """Packages, GPUs, the store's disk and locks, clocks, queue, MLflow, Slurm.  Example: paribus doctor"""
+    if context.invoked_subcommand:
+        return
+    from dataclasses import asdict
+
+    from paribus import views
+    from paribus.doctor.checks import examine
+
+    project = _project()
+    found = [asdict(check) for check in examine(project, _store(project))]
+    if as_json:
+        views.show_json(found)
+    else:
+        views.show_rows(found)
+    if any(check["status"] == "failed" for check in found):
+        raise typer.Exit(1)
+
+
+@doctor.command("resume")
+def doctor_resume(device: Device = "auto") -> None:
+    """Prove that a killed run resumes to the same bits here.  Example: paribus doctor resume --device cuda"""
+    from paribus.doctor.resume import prove
+
+    differences = 0
+    for what, difference in prove(device):
+        print(f"{what}: {difference or 'ok, the same bits'}", flush=True)
+        differences += difference is not None
+    if differences:
+        raise typer.Exit(1)
+
+
 exports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write a run's encoder for other programs.")
 app.add_typer(exports, name="export")
 imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Take an encoder from elsewhere as an arm.")
