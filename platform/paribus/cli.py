@@ -6,7 +6,7 @@ Heavy imports wait inside; settings live in files, flags say only what to do and
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,11 +15,9 @@ import typer
 from paribus.errors import ParibusError
 
 if TYPE_CHECKING:
-    from paribus.jobs.cards import Slot
     from paribus.jobs.queue import Entry
     from paribus.plan.plan import Plan
     from paribus.project import Library, Project
-    from paribus.spec.run import Runtime
     from paribus.store.store import Store
     from paribus.tables.certificate import Side
     from paribus.tables.table import Table
@@ -213,7 +211,7 @@ def status(
         return
 
     def look() -> Any:
-        return views.status_view([standing(project, store, name) for name in names(store, queues)], gpus())
+        return views.status_view(store, [standing(project, store, name) for name in names(store, queues)], gpus())
 
     if watch:
         views.watch(look)
@@ -278,9 +276,23 @@ def work(
     gpus: Gpus = None,
     per_gpu: PerGpu = "1",
     devices: Devices = 1,
+    launcher: Annotated[str, typer.Option(help="local, or slurm: jobs that outlive this command.")] = "local",
+    partition: Annotated[str | None, typer.Option(help="Slurm: as for sbatch, like the next four.")] = None,
+    account: Annotated[str | None, typer.Option()] = None,
+    qos: Annotated[str | None, typer.Option()] = None,
+    constraint: Annotated[str | None, typer.Option()] = None,
+    mem: Annotated[str | None, typer.Option()] = None,
+    time_limit: Annotated[
+        str | None, typer.Option("--time", help="Slurm: time limit of a job, after which it is queued again [1:00:00].")
+    ] = None,
+    gpus_per_node: Annotated[int, typer.Option(min=0, help="Slurm: GPUs of a job, each with a worker.")] = 0,
+    cpus_per_task: Annotated[int | None, typer.Option(min=1, help="Slurm: CPUs a worker [as --threads].")] = None,
+    slurm: Annotated[list[str] | None, typer.Option(help="Slurm: key=value, any other option of sbatch.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Slurm: stay until the jobs have ended.")] = False,
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
     from paribus.jobs.cards import slots
+    from paribus.jobs.pool import drain
     from paribus.jobs.queue import Queue, entries, names
     from paribus.jobs.tuning import advance
     from paribus.spec.run import Runtime
@@ -293,10 +305,16 @@ def work(
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
     )
-    chosen = slots(workers, gpus, per_gpu, runtime)
     project = _project()
     store = _store(project)
     store.prepare()
+    named = {"partition": partition, "account": account, "qos": qos, "constraint": constraint, "mem": mem}
+    others = {"time": time_limit, "gpus-per-node": gpus_per_node, "cpus-per-task": cpus_per_task, "slurm": slurm}
+    if launcher not in ("local", "slurm"):
+        raise ParibusError(f"--launcher {launcher}: expected local or slurm")
+    if launcher == "local" and (given := [name for name, value in {**named, **others, "wait": wait}.items() if value]):
+        raise ParibusError(f"--{given[0]}: needs --launcher slurm")
+    chosen = slots(workers, gpus, per_gpu, runtime) if launcher == "local" else []
     asked = names(store, queues)
     for name in asked:
         Queue(store, name).reap()
@@ -304,15 +322,26 @@ def work(
     if not any(entry.status == "waiting" for _, entry in entries(store, asked)):
         print("no run is waiting", file=sys.stderr)
         return
-    _work(project, store, asked, chosen, runtime)
+    if launcher == "local":
+        _work(project, store, asked, lambda look: drain(project, store, asked, chosen, runtime, look))
+    else:
+        from paribus.jobs import slurm as cluster
+
+        cpus = cpus_per_task or threads
+        limit = time_limit or "1:00:00"
+        settings = cluster.parameters(workers, limit, gpus_per_node, slurm or (), cpus_per_task=cpus, **named)
+        jobs = cluster.submit(cluster.Worker(project, store, asked, runtime), store, workers, settings)
+        print("\n".join(jobs), flush=True)
+        if not wait:
+            return
+        _work(project, store, asked, lambda look: cluster.wait(store, jobs, look))
     _fail_on_failures(entries(store, asked))
 
 
-def _work(project: "Project", store: "Store", names: list[str], slots: "list[Slot]", runtime: "Runtime") -> None:
-    """Run workers on the queues until they are empty, mirroring them to MLflow meanwhile."""
+def _work(project: "Project", store: "Store", names: list[str], launch: Callable[[Callable[[], None]], None]) -> None:
+    """Run workers on the queues by `launch`, showing where they stand and mirroring them to MLflow meanwhile."""
     from paribus import views
     from paribus.jobs.plans import queued
-    from paribus.jobs.pool import drain
     from paribus.jobs.queue import entries
     from paribus.tracking.live import Mirroring
 
@@ -321,7 +350,7 @@ def _work(project: "Project", store: "Store", names: list[str], slots: "list[Slo
 
     plans = queued(project, store, names)
     with views.Display(store, statuses) as display, Mirroring(project, store, plans):
-        drain(project, store, names, slots, runtime, display.look)
+        launch(display.look)
 
 
 def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
@@ -359,6 +388,7 @@ def run(
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.cards import slots
     from paribus.jobs.plans import queued
+    from paribus.jobs.pool import drain
     from paribus.jobs.queue import entries
     from paribus.plan.plan import again
     from paribus.spec.run import Runtime
@@ -380,7 +410,7 @@ def run(
     done = store.keys()
     if found.untuned or any(stage.key not in done for stage in found.stages()):
         _enqueue(found, store, again=True)
-        _work(project, store, [found.name], chosen, runtime)
+        _work(project, store, [found.name], lambda look: drain(project, store, [found.name], chosen, runtime, look))
         found = again(found, project, store)
         keys = {run.key for run in [*found.trials, *found.runs]}
         stands = [(name, entry) for name, entry in entries(store, [found.name]) if entry.run in keys]
@@ -396,11 +426,19 @@ def run(
 
 
 @app.command()
-def cancel(queues: Queues = None) -> None:
+def cancel(
+    queues: Queues = None,
+    jobs: Annotated[bool, typer.Option("--jobs", help="Only the Slurm jobs; their runs wait again.")] = False,
+) -> None:
     """Cancel what waits and stop what runs.  Example: paribus cancel masking@tiny"""
     from paribus.jobs.queue import Queue, names
 
     store = _store(_project())
+    if jobs:
+        from paribus.jobs import slurm
+
+        print(f"{len(slurm.cancel(store))} jobs cancelled")
+        return
     for name in names(store, queues):
         print(f"{name}: {Queue(store, name).cancel()} runs cancelled")
 
@@ -658,6 +696,43 @@ def data_check(
     refused = [f"{name} {file.split}" for name, files in found.items() for file in files if file.there > file.usable]
     if refused:
         raise ParibusError(f"data check {what}: {len(refused)} files cannot be used: {', '.join(refused)}")
+
+
+doctor = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
+app.add_typer(doctor, name="doctor")
+
+
+@doctor.callback()
+def doctor_check(context: typer.Context, as_json: Json = False) -> None:
+    """Packages, GPUs, the store's disk and locks, clocks, queue, MLflow, Slurm.  Example: paribus doctor"""
+    if context.invoked_subcommand:
+        return
+    from dataclasses import asdict
+
+    from paribus import views
+    from paribus.doctor.checks import examine
+
+    project = _project()
+    found = [asdict(check) for check in examine(project, _store(project))]
+    if as_json:
+        views.show_json(found)
+    else:
+        views.show_rows(found)
+    if any(check["status"] == "failed" for check in found):
+        raise typer.Exit(1)
+
+
+@doctor.command("resume")
+def doctor_resume(device: Device = "auto") -> None:
+    """Prove that a killed run resumes to the same bits here.  Example: paribus doctor resume --device cuda"""
+    from paribus.doctor.resume import prove
+
+    differences = 0
+    for what, difference in prove(device):
+        print(f"{what}: {difference or 'ok, the same bits'}", flush=True)
+        differences += difference is not None
+    if differences:
+        raise typer.Exit(1)
 
 
 exports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Write a run's encoder for other programs.")

@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import platform
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -355,6 +356,8 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         cwd=context.project.root,
     )
     sys.stderr.write(child.stderr)
+    if -child.returncode in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
+        raise KeyboardInterrupt  # a terminal and Slurm send them to all processes: this one is to stop as well
     if child.returncode in (2, 3):
         kind = DataError if child.returncode == 2 else StoreError
         raise kind(child.stderr.strip().splitlines()[-1].removeprefix("error: "))

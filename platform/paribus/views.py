@@ -230,12 +230,13 @@ GLYPHS = {
 }
 
 
-def status_view(found: "Sequence[Standing]", gpus: Sequence[str]) -> RenderableType:
-    """Every queue: its arms by seeds, what is at work, how long still, and why runs failed."""
+def status_view(store: Store, found: "Sequence[Standing]", gpus: Sequence[str]) -> RenderableType:
+    """Every queue: its arms by seeds, what is at work, how long still, and why runs failed; GPUs and Slurm jobs."""
     parts: list[RenderableType] = []
     for standing in found:
         parts += [*_standing(standing), ""]
     parts += [Text(line) for line in gpus]
+    parts += _jobs(found, store)
     if any(standing.runs for standing in found):
         parts.append(Text("  ".join(f"{glyph} {status}" for status, glyph in GLYPHS.items()), style="dim"))
     return Group(*parts) if parts else Text("nothing was queued yet")
@@ -291,6 +292,27 @@ def watch(look: Callable[[], RenderableType]) -> None:
         while True:
             time.sleep(WATCH_SECONDS)
             live.update(look(), refresh=True)
+
+
+def _jobs(found: "Sequence[Standing]", store: Store) -> Iterator[RenderableType]:
+    """The Slurm jobs of the store, where there are any: their states, what runs they work on, why they failed."""
+    from paribus.jobs.slurm import jobs
+
+    try:
+        known = jobs(store)
+    except ParibusError as error:
+        yield Text(f"jobs: {error}")
+        return
+    if not known:
+        return
+    holders = {work.entry.run: (store.worker(work.entry.run) or {}).get("job") for one in found for work in one.at_work}
+    table = grid("job", "state", "where", "works on")
+    for job in known:
+        table.add_row(job.id, job.state, job.where, ", ".join(run for run in holders if holders[run] == job.id))
+    yield table
+    for job in known:
+        if job.said:
+            yield Text(f"job {job.id} {job.state}: {job.said}")
 
 
 def progress_table(store: Store) -> Table:

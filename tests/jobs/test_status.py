@@ -47,7 +47,7 @@ def store(project: Project) -> Store:
 def shown(project: Project, store: Store, width: int = 80) -> str:
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(status_view([standing(project, store, NAME)], []))
+        console.print(status_view(store, [standing(project, store, NAME)], []))
     return capture.get()
 
 

@@ -76,6 +76,36 @@ def test_a_worker_of_another_host_is_given_up_after_the_grace_time_only(tmp_path
     assert not is_live(path, 60.0)
 
 
+@pytest.mark.parametrize("skew", [HOUR, -HOUR])
+def test_a_host_whose_clock_is_wrong_takes_over_no_live_worker_and_every_silent_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew: float
+) -> None:
+    """Files are stamped by the file server's clock, here the true one; this host's own is an hour off."""
+    path = write_lease(tmp_path, host="elsewhere", pid=1)
+    silent = path.stat().st_mtime - 61
+    true = time.time
+    monkeypatch.setattr("paribus.store.lease.time.time", lambda: true() + skew)
+    assert is_live(path, 60.0)
+    os.utime(path, (silent, silent))
+    assert not is_live(path, 60.0)
+
+
+def test_a_lease_says_which_slurm_job_its_holder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = Lease(tmp_path, "stage", HOUR)
+    for name in ("SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for variables, job in (
+        ({}, None),
+        ({"SLURM_JOB_ID": "8"}, "8"),
+        ({"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "1"}, "7_1"),
+    ):
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        assert lease.acquire()
+        assert (holder(tmp_path / "stage.json") or {})["job"] == job
+        lease.release()
+
+
 def test_a_torn_lease_file_holds_nobody_up(tmp_path: Path) -> None:
     (tmp_path / "stage.json").write_text('{"owner": "x')
     assert holder(tmp_path / "stage.json") is None

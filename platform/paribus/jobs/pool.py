@@ -17,6 +17,8 @@ from paribus.store.store import Store
 
 POLL_SECONDS = 0.25
 POOLS = 4
+SKEW_SECONDS = 10.0
+"""Clocks further apart are worth a line."""
 
 
 class Pool:
@@ -83,6 +85,10 @@ def drain(
     look: Callable[[], None],
 ) -> None:
     """Run workers until the queues `names` are empty; `look` is called meanwhile."""
+    if abs(skew := store.clock_skew()) > SKEW_SECONDS:
+        order = "ahead of" if skew > 0 else "behind"
+        told = f"note: this machine's clock is {abs(skew):,.0f} s {order} the one that stamps files in {store.root}"
+        print(f"{told}; leases go by the latter, but times in records are off", file=sys.stderr)
     # A worker that was killed leaves its run behind; give it to fresh workers, but not for ever.
     for _ in range(POOLS):
         Pool(project, store, names, slots, runtime).wait(look)

@@ -26,6 +26,8 @@ from paribus.project import Project, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
+STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2}
+"""Signals that ask a worker to put its run back and end; USR2 is Slurm's warning."""
 ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
 
@@ -108,7 +110,7 @@ def one(project: Project, store: Store, claim: Claim, runtime: Runtime, seat: Se
         traceback.print_exc()
         claim.failed(f"{type(error).__name__}: {error}".splitlines()[0])
     except BaseException:  # Ctrl-C or SIGTERM: somebody else shall go on from the last checkpoint
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # one often follows the other
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # one often follows the other
         claim.preempted()
         raise
     else:
@@ -150,7 +152,9 @@ def logged(path: Path) -> Iterator[None]:
 
 def main() -> int:
     """Work as standard input says: {"queues": [...], "store": ..., "runtime": {...}, "cards": [...], "packed": ...}."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in STOPPING:
+        signal.signal(number, signal.default_int_handler)
+    os.environ.pop("SLURM_NTASKS", None)  # a worker is one process: Lightning must not take it for a task, nor requeue
     asked = json.load(sys.stdin)
     runtime = Runtime.model_validate(asked["runtime"])
     try:

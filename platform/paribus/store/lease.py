@@ -1,8 +1,9 @@
 """Who is working on what: a lease is a small file with a heartbeat.
 
 A lease is stale when its process is gone (seen at once on the same host) or its heartbeat is older than the grace
-time (another host, or a process that was stopped). Claims, takeovers and commits happen under one flock, so exactly one
-worker wins; a worker that lost its lease while asleep finds out before it can commit.
+time (another host, or a process that was stopped), both by the file server's clock: hosts whose own clocks differ
+agree. Claims, takeovers and commits happen under one flock, so exactly one worker wins; a worker that lost its lease
+while asleep finds out before it can commit.
 """
 
 import fcntl
@@ -12,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,24 @@ from paribus.errors import LostLease
 
 
 def _me() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": psutil.Process().create_time()}
+    started = psutil.Process().create_time()
+    return {"host": socket.gethostname(), "pid": os.getpid(), "started": started, "job": slurm_job(os.environ)}
+
+
+def slurm_job(environment: Mapping[str, str]) -> str | None:
+    """The Slurm job that a process belongs to, as squeue calls it: JOB or ARRAY_TASK."""
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    return f"{array}_{task}" if array else environment.get("SLURM_JOB_ID")
+
+
+def server_time(folder: Path) -> float:
+    """Seconds since the epoch by the clock that stamps files in `folder`: on a shared folder the file server's."""
+    path = folder / ".clock"
+    try:
+        path.touch(0o666)
+        return path.stat().st_mtime
+    except OSError:  # a store that can only be read
+        return time.time()
 
 
 @contextmanager
@@ -101,7 +119,7 @@ def holder(path: Path) -> dict[str, Any] | None:
     """Who holds the lease at `path`, or None. Adds `silent_seconds`, the time since the last heartbeat."""
     try:
         found: dict[str, Any] = json.loads(path.read_text())
-        found["silent_seconds"] = time.time() - path.stat().st_mtime
+        found["silent_seconds"] = server_time(path.parent) - path.stat().st_mtime
         return found
     except FileNotFoundError:
         return None

@@ -31,7 +31,7 @@ from typing import Any
 from paribus.errors import Corrupt, LostLease, StoreError
 from paribus.files import sha256, write_atomically
 from paribus.plan.stages import VERSIONS, Stage
-from paribus.store.lease import Lease, holder, is_live
+from paribus.store.lease import Lease, holder, is_live, server_time
 
 FORMAT = 1
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -187,9 +187,13 @@ class Store:
             return None
 
     def worker(self, name: str) -> dict[str, Any] | None:
-        """Who holds the lease on a stage or run and is alive: host, pid, silent_seconds; or None."""
+        """Who holds the lease on a stage or run and is alive: host, pid, job, silent_seconds; or None."""
         path = self.root / "leases" / f"{name}.json"
         return holder(path) if is_live(path, self.lease_seconds) else None
+
+    def clock_skew(self) -> float:
+        """Seconds by which this machine's clock is ahead of the one that stamps the store's files."""
+        return time.time() - server_time(self.root / "leases")
 
     def verified(self, key: str) -> Path:
         """The folder of a finished stage after its checksums were found right (once a process)."""
