@@ -26,4 +26,4 @@ class Corrupt(ParibusError):
 
 
 class Stopped(Exception):
-    """A user asked for this run to stop. No error: whoever works on it says so and goes on with the next."""
+    """This run was to stop: a user cancelled it, or a signal asked its worker to end. No error."""

@@ -7,11 +7,14 @@ which hangs after a fork, and the memory they took is given back.  `python -m pa
 import importlib.metadata
 import json
 import platform
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +22,7 @@ from typing import Any
 
 from paribus import __version__
 from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
+from paribus.interrupt import Interrupt
 from paribus.plan.stages import Import, PairTest, Pretraining, Stage, TaskTuning, Tokenised
 from paribus.project import Project, all_files, unchanged
 from paribus.spec.data import Corpus, Imported, Packing, Tokenizer
@@ -28,6 +32,7 @@ from paribus.spec.task import Built, Hub, Task
 from paribus.store.store import Store, Work
 
 POLL_SECONDS = 0.2
+CHILD_SECONDS = 5.0  # that data stages have to stop by themselves
 # What the files of a built task are called, by the format of its kind.
 ENDINGS = {"sentence": "tsv", "pair": "tsv", "regression": "tsv", "span-qa": "json", "tagging": "conll"}
 
@@ -41,7 +46,7 @@ class Context:
     runtime: Runtime
     run: Run
     stop: Callable[[], bool] = lambda: False
-    """Asked now and then: whether a user wants the run to stop."""
+    """Asked whenever it is safe to stop: whether the run shall."""
     data_here: bool = False
     """Whether data stages are computed in this process and not in a child of it."""
 
@@ -163,7 +168,7 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     assert isinstance(stage.spec, Pretraining) and stage.seed is not None
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
     pack = context.input(stage, "pack")
-    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, lambda: work.lost or context.stop())
+    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime)
 
 
 def _import(context: Context, stage: Stage, work: Work) -> dict[str, object]:
@@ -282,7 +287,7 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
         if stage.kind in DATA and not context.data_here:
             _compute_data_in_child(context, stages)
             continue
-        work = store.claim(stage)
+        work = store.claim(stage, context.stop)
         if work is None:
             time.sleep(POLL_SECONDS)
             continue
@@ -305,23 +310,35 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         "runtime": context.runtime.model_dump(mode="json"),
         "store": str(context.store.root.resolve()),
     }
-    child = subprocess.run(
-        [sys.executable, "-m", "paribus.execute"],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        cwd=context.project.root,
-    )
-    sys.stderr.write(child.stderr)
+    with tempfile.TemporaryFile("w+") as heard, tempfile.TemporaryFile("w+") as said:
+        json.dump(asked, heard)
+        heard.seek(0)
+        command = [sys.executable, "-m", "paribus.execute"]
+        child = subprocess.Popen(command, stdin=heard, stdout=said, stderr=said, cwd=context.project.root)
+        while child.poll() is None and not context.stop():
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_SECONDS)
+        if child.returncode is None:
+            child.terminate()
+            try:
+                child.wait(CHILD_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()  # in the middle of something long, of which nothing would be kept
+                child.wait()
+            raise Stopped
+        said.seek(0)
+        words = said.read()
+    sys.stderr.write(words)
     if child.returncode in (2, 3):
         kind = DataError if child.returncode == 2 else StoreError
-        raise kind(child.stderr.strip().splitlines()[-1].removeprefix("error: "))
+        raise kind(words.strip().splitlines()[-1].removeprefix("error: "))
     if child.returncode != 0:
-        raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{child.stderr[-2000:]}")
+        raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{words[-2000:]}")
 
 
 def _child() -> int:
     """Compute the data stages of the run that standard input describes. 2: the data are at fault, 3: the store is."""
+    stop = Interrupt(signal.SIGINT, signal.SIGTERM)
     from paribus.plan.stages import Stages
     from paribus.project import find
 
@@ -330,13 +347,15 @@ def _child() -> int:
     run = build(Run, asked["run"], "run")
     runtime = Runtime.model_validate(asked["runtime"])
     store = Store(Path(asked["store"]), runtime.lease_seconds)
-    context = Context(project, store, runtime, run, data_here=True)
+    context = Context(project, store, runtime, run, stop, data_here=True)
     maker = Stages(run)
     try:
         execute(context, [*maker.data, *maker.tasks])
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3 if isinstance(error, StoreError) else 2
+    except Stopped:
+        return stop.exit_code
     return 0
 
 

@@ -275,7 +275,7 @@ def test_dev_is_read_once_and_after_everything_was_chosen(
     other = [replace(item, id=f"other {item.id}") for item in items("sentence", documents)[:7]]
     predicted: list[int] = []
 
-    def counting(tuned: Tuned, split: Split) -> Any:
+    def counting(tuned: Tuned, split: Split, *more: Any) -> Any:
         predicted.append(len(split.items))
         return predict(tuned, split)
 

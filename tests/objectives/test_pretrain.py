@@ -54,10 +54,11 @@ def finish(work: Work, spec: Pretraining, packed: Path, seed: int = 0) -> Finish
 
 
 def stop(work: Work, spec: Pretraining, packed: Path, steps: int) -> Path:
-    """Begin a training that is stopped at the end of step `steps` + 1, before it is saved; its checkpoints' folder."""
+    """Begin a training that is stopped at the end of step `steps`; its checkpoints' folder."""
     asked = iter(range(10**6))
+    work._stop = lambda: next(asked) >= steps - 1
     with pytest.raises(Stopped), work:
-        pretrain(spec, 0, packed, SIZE, work, OFTEN, lambda: next(asked) >= steps)
+        pretrain(spec, 0, packed, SIZE, work, OFTEN)
     return work.scratch / "checkpoints"
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from paribus.errors import Stopped
 from paribus.store.store import read_jsonl
 from paribus.train.watch import Diverged, Watch
 
@@ -67,10 +66,3 @@ def test_a_loss_far_above_guessing_ends_it(tmp_path: Path) -> None:
 
 def test_a_high_start_is_no_divergence(tmp_path: Path) -> None:
     watched(Watch(tmp_path, 10, 10, 9.0), [20.0, 25.0, 12.0, 6.0])
-
-
-def test_a_wish_to_stop_is_heard_at_the_end_of_the_step(tmp_path: Path) -> None:
-    asked = iter([False, False, True])
-    with pytest.raises(Stopped):
-        watched(Watch(tmp_path, 10, 10, math.inf, stop=lambda: next(asked)), [1.0] * 5)
-    assert [step for step, _ in curve(tmp_path)] == [1, 2]

@@ -125,6 +125,7 @@ def held_out(
         restored, right, told = 0.0, 0, 0
         probability, replaced = [np.empty(0)], [np.empty(0, dtype=bool)]
         for start in range(0, len(rows), BATCH_ROWS):
+            work.may_stop()
             numbers = np.arange(start, min(start + BATCH_ROWS, len(rows)))
             tokens = rows.tokens[numbers]
             masked = mask(tokens, numbers, np.zeros_like(numbers), EVALUATION_SEED, asked.rate, ALL_MASKED, vocabulary)

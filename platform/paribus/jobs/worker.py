@@ -18,6 +18,7 @@ from paribus import __version__
 from paribus.errors import LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingDiverged, execute
 from paribus.files import sha256
+from paribus.interrupt import Interrupt
 from paribus.jobs.queue import Claim, Queue
 from paribus.jobs.tuning import advance
 from paribus.plan.stages import Stages
@@ -30,14 +31,16 @@ from paribus.store.store import Store
 ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
 
-def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime) -> int:
-    """Take runs of the queues `names`, the highest priority first, until none waits; returns how many.
+def work(
+    project: Project, store: Store, names: Sequence[str], runtime: Runtime, stop: Callable[[], bool] = lambda: False
+) -> int:
+    """Take runs of the queues `names`, the highest priority first, until none waits or `stop` says so; how many.
 
     While trials that others work on may make more runs known, it waits for them.
     """
     queues = [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
     taken = 0
-    while True:
+    while not stop():
         for queue in queues:
             queue.reap()
         more = [advance(store, queue) for queue in queues]
@@ -55,9 +58,10 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime)
         taken += 1
         with _logged(log_path(store, claim.run.key)):
             try:
-                _one(project, store, claim, runtime)
+                _one(project, store, claim, runtime, stop)
             except LostLease as error:  # the run is another worker's now
                 print(error, file=sys.stderr)
+    return taken
 
 
 def program(project: Project) -> str:
@@ -74,18 +78,23 @@ def log_path(store: Store, run: str) -> Path:
     return store.root / "logs" / f"{run}.log"
 
 
-def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None:
+def _one(project: Project, store: Store, claim: Claim, runtime: Runtime, stop: Callable[[], bool]) -> None:
     """Execute one run and say how it ended."""
     run = claim.run
     print(f"{run.key}: {run.queue}, arm {run.arm}, seed {run.seed}, attempt {claim.attempt}", file=sys.stderr)
     stages = Stages(run.run).at(run.seed)
+    cancelled = _sparing(claim.cancel_requested)
     try:
-        execute(Context(project, store, runtime, run.run, _sparing(claim.cancel_requested)), stages)
+        execute(Context(project, store, runtime, run.run, lambda: stop() or cancelled()), stages)
         rows = store.rows(next(stage.key for stage in stages if stage.kind == "evaluate"))
         # An imported encoder may come without a vocabulary head, and so without a loss to be ranked by.
         loss = math.inf if run.run.pretrained and not rows else validation_loss(rows)
     except Stopped:
-        claim.cancelled()
+        if stop():  # somebody else shall go on from the last checkpoint
+            claim.preempted()
+            print(f"{run.key}: preempted", file=sys.stderr)
+        else:
+            claim.cancelled()
     except PretrainingDiverged as error:
         claim.diverged(error.step)
     except StoreError:  # no fault of the run: it goes on when the disk is writable again
@@ -97,10 +106,6 @@ def _one(project: Project, store: Store, claim: Claim, runtime: Runtime) -> None
     except Exception as error:
         traceback.print_exc()
         claim.failed(f"{type(error).__name__}: {error}".splitlines()[0])
-    except BaseException:  # Ctrl-C or SIGTERM: somebody else shall go on from the last checkpoint
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})  # one often follows the other
-        claim.preempted()
-        raise
     else:
         claim.done(loss)
         print(f"{run.key}: done", file=sys.stderr)
@@ -140,17 +145,15 @@ def _logged(path: Path) -> Iterator[None]:
 
 def main() -> int:
     """Work as standard input says: {"queues": [...], "store": ..., "runtime": {...}}."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    stop = Interrupt(signal.SIGINT, signal.SIGTERM)
     asked = json.load(sys.stdin)
     runtime = Runtime.model_validate(asked["runtime"])
     try:
-        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime)
+        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime, stop)
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return stop.exit_code
 
 
 if __name__ == "__main__":

@@ -44,7 +44,6 @@ def pretrain(
     vocabulary: int,
     work: Work,
     runtime: Runtime,
-    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, object]:
     """Train, write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, device."""
     rows = load(pack, "train")
@@ -53,11 +52,10 @@ def pretrain(
     micro_rows = runtime.micro_batch_rows or max(1, MICRO_TOKENS // rows.tokens.shape[1])
     steps = Steps(rows, spec, vocabulary, seed, micro_rows)
     module = build_objective(spec, vocabulary, seed)
-    folder = work.scratch / "checkpoints"
-    found = newest(folder)
+    found = newest(work)
     checkpoint, steps.first = found or (None, 0)
-    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, module.guess, steps.first, stop=stop)
-    callbacks = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
+    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, module.guess, steps.first)
+    callbacks = [watch, Checkpoints(work, runtime.checkpoint_seconds)]
     outcome: dict[str, Any] = {"outcome": "done"}
     try:
         fit(module, steps, budget.steps, spec.precision, runtime, callbacks, checkpoint)

@@ -23,13 +23,13 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import Corrupt, LostLease, StoreError
-from paribus.files import sha256, write_atomically
+from paribus.errors import Corrupt, LostLease, Stopped, StoreError
+from paribus.files import sha256, sync_to_disk, write_atomically
 from paribus.plan.stages import VERSIONS, Stage
 from paribus.store.lease import Lease, holder, is_live
 
@@ -60,14 +60,6 @@ def _whole(path: Path) -> Iterator[None]:
         yield
     except ValueError as error:
         raise Corrupt(f"{path}: damaged ({error}); remove the folder and run again, it is computed anew") from error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _checksum(path: Path) -> dict[str, Any]:
@@ -223,10 +215,10 @@ class Store:
             lease = Lease(self.root / "leases", name, self.lease_seconds)
             return lease if lease.acquire() else None
 
-    def claim(self, stage: Stage) -> "Work | None":
-        """The right to compute `stage`, or None while another live worker holds it."""
+    def claim(self, stage: Stage, stop: Callable[[], bool] = lambda: False) -> "Work | None":
+        """The right to compute `stage`, or None while another live worker holds it; `stop` says whether to go on."""
         lease = self.lease(stage.key)
-        return Work(self, stage, lease) if lease else None
+        return Work(self, stage, lease, stop) if lease else None
 
     def provenance(self, digest: str) -> dict[str, Any]:
         """Commit, diff and package versions recorded under `digest`."""
@@ -251,8 +243,8 @@ class Work:
     whoever resumes.
     """
 
-    def __init__(self, store: Store, stage: Stage, lease: Lease) -> None:
-        self.store, self.stage, self._lease = store, stage, lease
+    def __init__(self, store: Store, stage: Stage, lease: Lease, stop: Callable[[], bool] = lambda: False) -> None:
+        self.store, self.stage, self._lease, self._stop = store, stage, lease, stop
         self.folder = store.root / "doing" / stage.key
         self.out = self.folder / f"out.{lease.owner}"
         self.scratch = self.folder / "scratch"
@@ -293,9 +285,14 @@ class Work:
                 raise OSError(errno.ENOSPC, "no space left on device") from error
 
     @property
-    def lost(self) -> bool:
-        """Whether another worker took this over; what is computed from here on is dropped."""
-        return self._lease.lost
+    def stopping(self) -> bool:
+        """Whether to end when it is safe: somebody asked for it, or another worker took this over."""
+        return self._lease.lost or self._stop()
+
+    def may_stop(self) -> None:
+        """Say that it is safe to stop here; raises Stopped if so."""
+        if self.stopping:
+            raise Stopped
 
     def _disk_is_full(self, error: BaseException) -> bool:
         """Libraries report a full disk in words of their own; the disk itself knows."""
@@ -336,15 +333,15 @@ class Work:
                 },
             }
             for path in self.out.rglob("*"):
-                _sync(path)
+                sync_to_disk(path)
             write_atomically(self.out / "stage.json", json.dumps(record, indent=1))
-            _sync(self.out)
+            sync_to_disk(self.out)
             target = self.store.folder(self.stage.key)
             with self._lease.held():
                 if not self.store.has(self.stage.key):
                     self.store.set_aside(self.stage.key)  # a folder without its record is no finished stage
                     self.out.rename(target)
-                    _sync(target.parent)
+                    sync_to_disk(target.parent)
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -3,7 +3,6 @@
 import json
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +10,6 @@ import psutil
 import pytorch_lightning as pl
 import torch
 
-from paribus.errors import Stopped
 from paribus.files import write_atomically
 from paribus.store.store import read_jsonl
 
@@ -42,12 +40,11 @@ class Watch(pl.Callback):
         worst_loss: float,
         resumed_at: int = 0,
         unit: Literal["tokens", "items"] = "tokens",
-        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._curve = scratch / "curve.jsonl"
         self._progress = scratch / "progress.json"
         self._steps, self._step_size, self._worst = steps, step_size, worst_loss
-        self._stop, self._unit = stop, unit
+        self._unit = unit
         self._every = max(1, steps // 200)
         self._losses: list[torch.Tensor] = []
         self._first: float | None = None
@@ -60,8 +57,6 @@ class Watch(pl.Callback):
         self.seconds, self.done = 0.0, 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
-        if self._stop():
-            raise Stopped
         step = trainer.global_step
         last: dict[str, torch.Tensor] = module.last  # type: ignore[assignment]
         self._losses.append(last["loss"])
