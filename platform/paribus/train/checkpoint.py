@@ -27,7 +27,6 @@ class Checkpoints(pl.Callback):
         self._work, self._seconds = work, seconds
         self._last = time.monotonic()
         self._folder = _folder(work)
-        self._folder.mkdir(exist_ok=True)
         for torn in self._folder.glob("*.partial"):
             torn.unlink(missing_ok=True)
 
@@ -46,6 +45,7 @@ class Checkpoints(pl.Callback):
         temporary = self._folder / f"{os.getpid()}.partial"
         try:
             with writing(self._work.store.root):
+                self._folder.mkdir(exist_ok=True)
                 trainer.save_checkpoint(temporary)
                 sync_to_disk(temporary)
                 temporary.replace(self._folder / f"{trainer.global_step:012d}-{sha256(temporary)}.ckpt")
