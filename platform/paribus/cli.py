@@ -48,7 +48,7 @@ Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experime
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers are stopped on the way out
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except ParibusError as error:
@@ -59,6 +59,12 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+
+
+def _terminated(*_: object) -> None:
+    """End, but stop the workers on the way out; who manages machines may say it more than once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
 
 
 def _project() -> "Project":

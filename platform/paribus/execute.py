@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paribus import __version__
-from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
+from paribus.errors import Corrupt, DataError, DiskFull, LostLease, ParibusError, Stopped, StoreError
 from paribus.interrupt import Interrupt
 from paribus.plan.stages import Import, PairTest, Pretraining, Stage, TaskTuning, Tokenised
 from paribus.project import Project, all_files, unchanged
@@ -284,6 +284,8 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
     while not store.has(stage.key):
         if context.stop():
             raise Stopped
+        if store.pauses():
+            continue
         if stage.kind in DATA and not context.data_here:
             _compute_data_in_child(context, stages)
             continue
@@ -329,15 +331,17 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         said.seek(0)
         words = said.read()
     sys.stderr.write(words)
-    if child.returncode in (2, 3):
-        kind = DataError if child.returncode == 2 else StoreError
+    if kind := {2: DataError, 3: StoreError, 4: DiskFull}.get(child.returncode):
         raise kind(words.strip().splitlines()[-1].removeprefix("error: "))
     if child.returncode != 0:
         raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{words[-2000:]}")
 
 
 def _child() -> int:
-    """Compute the data stages of the run that standard input describes. 2: the data are at fault, 3: the store is."""
+    """Compute the data stages of the run that standard input describes.
+
+    2: the data are at fault, 3: the store is, 4: it is full.
+    """
     stop = Interrupt(signal.SIGINT, signal.SIGTERM)
     from paribus.plan.stages import Stages
     from paribus.project import find
@@ -353,7 +357,7 @@ def _child() -> int:
         execute(context, [*maker.data, *maker.tasks])
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 3 if isinstance(error, StoreError) else 2
+        return 4 if isinstance(error, DiskFull) else 3 if isinstance(error, StoreError) else 2
     except Stopped:
         return stop.exit_code
     return 0

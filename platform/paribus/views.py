@@ -225,7 +225,7 @@ def show_status(entries: Sequence[tuple[str, Any]], store: Store) -> None:
     progress = progress_table(store)
     if progress.row_count:
         console.print(progress)
-    print(counts_line([entry.status for _, entry in entries]))
+    print(counts_line([entry.status for _, entry in entries]) + paused(store))
 
 
 def progress_table(store: Store) -> Table:
@@ -251,6 +251,11 @@ def counts_line(statuses: Sequence[str]) -> str:
     return ", ".join(f"{counts[status]} {status}" for status in order if counts[status]) or "no runs"
 
 
+def paused(store: Store) -> str:
+    """What to say where workers wait for space on the disk; nothing where none does."""
+    return f"; paused: disk, {store.free / 2**20:,.0f} MB free" if store.paused else ""
+
+
 class Display:
     """Live progress where a person looks; a line each time a count changes where nobody does."""
 
@@ -273,7 +278,7 @@ class Display:
         if time.monotonic() - self._looked < 1.0:
             return
         self._looked = time.monotonic()
-        line = "runs: " + counts_line(self._statuses())
+        line = "runs: " + counts_line(self._statuses()) + paused(self._store)
         if self._live:
             self._live.update(_stack(line, progress_table(self._store)))
         elif line != self._last:

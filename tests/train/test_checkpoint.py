@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from paribus.errors import Stopped, StoreError
 from paribus.spec.data import Sotu
@@ -21,6 +22,7 @@ class Trainer(SimpleNamespace):
 
     max_steps = 100
     should_stop = False
+    lightning_module = torch.nn.Linear(2, 2)
 
     def save_checkpoint(self, path: Path) -> None:
         path.write_text(f"state after {self.global_step}")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paribus import __version__
-from paribus.errors import LostLease, ParibusError, Stopped, StoreError
+from paribus.errors import DiskFull, LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingDiverged, execute
 from paribus.files import sha256
 from paribus.interrupt import Interrupt
@@ -38,9 +38,12 @@ def work(
 
     While trials that others work on may make more runs known, it waits for them.
     """
-    queues = [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
+    queues: list[Queue] = []
     taken = 0
     while not stop():
+        if store.pauses():
+            continue
+        queues = queues or [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
         for queue in queues:
             queue.reap()
         more = [advance(store, queue) for queue in queues]
@@ -152,7 +155,7 @@ def main() -> int:
         work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime, stop)
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, DiskFull) else 2  # a fresh worker waits for room
     return stop.exit_code
 
 

@@ -4,6 +4,7 @@
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
     doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints and curves
     leases/NAME.json         who works on a stage or a run
+    paused                   a worker waits for space on the disk, as of the file's time
     queue/NAME.journal       Optuna's journal of each queue
     runs/NAME/plan.json      what each queue was asked for; RUN.json: the resolved spec of every run that was
     logs/RUN.log             what a run's workers printed
@@ -21,6 +22,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -28,12 +30,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import Corrupt, LostLease, Stopped, StoreError
+from paribus.errors import Corrupt, DiskFull, LostLease, Stopped, StoreError
 from paribus.files import sha256, sync_to_disk, write_atomically
 from paribus.plan.stages import VERSIONS, Stage
 from paribus.store.lease import Lease, holder, is_live
 
 FORMAT = 1
+RESERVE_BYTES = 64 * 2**20  # left free on the disk: with less, workers wait before they begin something
+PAUSE_SECONDS = 1.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -46,7 +50,7 @@ def writing(root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             message = "no space left on the disk; free some and start again, nothing is lost"
-            raise StoreError(f"{root}: {message}") from error
+            raise DiskFull(f"{root}: {message}") from error
         if error.errno in _READ_ONLY:
             message = f"cannot be written ({error.strerror}); set PARIBUS_STORE to another folder"
             raise StoreError(f"{root}: {message}") from error
@@ -72,6 +76,7 @@ class Store:
     def __init__(self, root: Path, lease_seconds: float = 60.0) -> None:
         self.root = root
         self.lease_seconds = lease_seconds
+        self._pausing = False
         self._verified: set[str] = set()
         self._check_format()
 
@@ -207,7 +212,42 @@ class Store:
             corrupt.mkdir(exist_ok=True)
             self.folder(key).rename(corrupt / f"{key}.{time.time_ns()}")
 
+    @property
+    def free(self) -> int:
+        """The bytes that are free on the disk."""
+        return shutil.disk_usage(self.root).free
+
+    def lacking(self, more: int = 0) -> int:
+        """The bytes that the disk lacks for `more` to be written."""
+        return max(0, RESERVE_BYTES + more - self.free)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a worker waits for space on the disk."""
+        try:
+            return time.time() - (self.root / "paused").stat().st_mtime < 3 * PAUSE_SECONDS
+        except OSError:
+            return False
+
     # --- writing ---
+
+    def pauses(self, more: int = 0) -> bool:
+        """Whether the disk lacks space for `more` bytes; if so, says so once, and takes a moment. Ask until it is not.
+
+        Better than to run into the end of the disk: what others write there may not be whole.
+        """
+        lacking, mark = self.lacking(more), self.root / "paused"
+        with suppress(OSError):
+            if lacking:
+                mark.touch()
+            elif self._pausing:
+                mark.unlink(missing_ok=True)
+        if lacking and not self._pausing:
+            print(f"paused: {self.root}: the disk lacks {lacking / 2**20:,.0f} MB, free some", file=sys.stderr)
+        if lacking:
+            time.sleep(PAUSE_SECONDS)
+        self._pausing = lacking > 0
+        return self._pausing
 
     def lease(self, name: str) -> Lease | None:
         """A lease on `name` if nobody alive holds it, else None. Release it when done."""

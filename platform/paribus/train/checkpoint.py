@@ -42,6 +42,8 @@ class Checkpoints(pl.Callback):
 
     def save(self, trainer: pl.Trainer) -> None:
         """Write a checkpoint of the current step; it gets its name once all of it is on the disk."""
+        while self._work.store.pauses(self._size(trainer)):
+            self._work.may_stop()
         temporary = self._folder / f"{os.getpid()}.partial"
         try:
             with writing(self._work.store.root):
@@ -54,6 +56,12 @@ class Checkpoints(pl.Callback):
             temporary.unlink(missing_ok=True)
         for old in sorted(self._folder.glob("*.ckpt"))[:-KEPT]:
             old.unlink(missing_ok=True)
+
+
+    def _size(self, trainer: pl.Trainer) -> int:
+        """The bytes it will take: those of the last one, or of weights and of two moments of each."""
+        last = [path.stat().st_size for path in sorted(self._folder.glob("*.ckpt"))[-1:]]
+        return last[0] if last else 3 * sum(p.nbytes for p in trainer.lightning_module.parameters())
 
 
 def _folder(work: Work) -> Path:
