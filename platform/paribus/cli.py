@@ -43,6 +43,7 @@ Micro = Annotated[
 OtherCode = Annotated[
     bool, typer.Option("--allow-other-code", help="Join workers that run other code than this; the tables show it.")
 ]
+Loaders = Annotated[int, typer.Option(min=0, help="Processes a worker that make batches ahead, for a fast device.")]
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
@@ -267,6 +268,7 @@ def work(
         int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    loader_workers: Loaders = 0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
 ) -> None:
@@ -282,6 +284,7 @@ def work(
         device=device,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
+        loader_workers=loader_workers,
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
     )
@@ -338,6 +341,7 @@ def run(
         int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    loader_workers: Loaders = 0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
 ) -> None:
@@ -359,6 +363,7 @@ def run(
             device=device,
             threads=threads,
             checkpoint_seconds=checkpoint_seconds,
+            loader_workers=loader_workers,
             micro_batch_rows=micro_batch_rows,
             allow_other_code=allow_other_code,
         )

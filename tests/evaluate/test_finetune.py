@@ -209,6 +209,27 @@ def test_a_fine_tuning_that_was_stopped_twice_ends_bit_for_bit_like_one_that_was
         assert torch.equal(resumed["encoder"][name], weight), name
 
 
+@pytest.mark.drill
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_fine_tuning_killed_at_twenty_points_ends_bit_for_bit_like_one_that_was_not(
+    killed: Callable[..., dict[str, Any]],
+    small: spec.Encoder,
+    pretrained: Path,
+    vocabulary: Vocabulary,
+    documents: list[Document],
+    tmp_path: Path,
+    keep: str,
+) -> None:
+    asked = recipe("sentence", epochs=20, dropout=0.1, leaves_encoder=True, keep=keep)
+    for split in ("train", "select", "dev"):
+        write_items(tmp_path / f"{split}.jsonl", items("sentence", documents))
+    tokenised = Tokenised(**{name: getattr(asked, name) for name in Tokenised.model_fields})
+    make(tokenised, vocabulary, tmp_path, tmp_path)
+    places = {"start": str(pretrained), "task": str(tmp_path), "features": str(tmp_path)}
+    said = killed("finetune", asked, 80, places=places, encoder=small.model_dump(mode="json"))
+    assert said["killed"] == 20 and said["resumed_at"] > 60
+
+
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_each_layer_takes_a_share_of_the_rate_of_the_one_above(encoder: Callable[..., spec.Encoder], norm: str) -> None:
     made = encoder(layers=3, norm=norm, convolution=3)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from paribus.data.batching import Batches
 from paribus.data.masking import duplicates, mask, mask_visits, sampling_draws
@@ -16,7 +17,10 @@ from paribus.spec.objective import Mlm, Objective, Rtd
 
 
 class Steps:
-    """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`."""
+    """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`.
+
+    With `workers` they are made ahead by as many processes; a step is a function of its number, so it is the same.
+    """
 
     def __init__(self, rows: Rows, spec: Pretraining, vocabulary: int, seed: int, micro_rows: int | None) -> None:
         self._rows, self._spec, self._objective = rows, spec, spec.objective
@@ -25,10 +29,24 @@ class Steps:
         self.epochs = spec.budget.steps * spec.budget.batch_tokens / self._batches.epoch_tokens
         self.duplicates = duplicates(self._objective.masking, self.epochs)
         self.first = 0
+        self.workers = 0
 
     def __iter__(self) -> Iterator[Step]:
-        for step in range(self.first, self._spec.budget.steps):
-            yield self.step(step)
+        numbers: Any = range(self.first, self._spec.budget.steps)
+        if self.workers == 0:
+            return map(self.step, numbers)
+        ahead = DataLoader(
+            self,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=numbers,
+            num_workers=self.workers,
+            generator=torch.Generator(),  # none of the global stream's draws
+            multiprocessing_context="fork",
+        )
+        return iter(ahead)
+
+    def __getitem__(self, number: int) -> Step:
+        return self.step(number)
 
     def step(self, number: int) -> Step:
         """Optimizer step `number` (from 0)."""

@@ -54,6 +54,7 @@ def pretrain(
     module = build_objective(spec, vocabulary, seed)
     found = newest(work)
     checkpoint, steps.first = found or (None, 0)
+    steps.workers = runtime.loader_workers
     watch = Watch(work.scratch, budget.steps, budget.batch_tokens, module.guess, steps.first)
     callbacks = [watch, Checkpoints(work, runtime.checkpoint_seconds)]
     outcome: dict[str, Any] = {"outcome": "done"}

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.plugins.environments import LightningEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from paribus.errors import ParibusError
 from paribus.spec.run import Runtime
