@@ -35,7 +35,7 @@ class Steps:
         numbers: Any = range(self.first, self._spec.budget.steps)
         if self.workers == 0:
             return map(self.step, numbers)
-        ahead = DataLoader(
+        ahead: DataLoader[Step] = DataLoader(
             self,  # type: ignore[arg-type]
             batch_size=None,
             sampler=numbers,

@@ -27,7 +27,7 @@ class Watch(pl.Callback):
 
     curve.jsonl: one object a reading, {"step", "time", "train/loss" (mean since the last), "train/lr", ...}.
     Diverged: a loss that is no number, or a reading half as high again as both `worst_loss` (nats, what guessing costs)
-    and the first reading of this process.
+    and the first reading.
 
     progress.json: step, steps, rate (units a second), unit, loss, seconds_left.
     """
@@ -52,7 +52,7 @@ class Watch(pl.Callback):
         self._process.cpu_percent()
         # After a resume the steps past the checkpoint are run, and written, once more.
         points = read_jsonl(self._curve) if self._curve.is_file() else []
-        self._curve.write_text("".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
+        write_atomically(self._curve, "".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
         self._since, self._since_step = time.monotonic(), resumed_at
         self.seconds, self.done = 0.0, 0
 
@@ -62,7 +62,7 @@ class Watch(pl.Callback):
         self._losses.append(last["loss"])
         if step % self._every and step != self._steps:
             return
-        losses = torch.stack(self._losses).tolist()
+        losses = torch.stack([loss.to(last["loss"].device) for loss in self._losses]).tolist()
         for offset, loss in enumerate(losses):
             if not math.isfinite(loss):
                 raise Diverged(step - len(losses) + 1 + offset, loss)
@@ -73,6 +73,12 @@ class Watch(pl.Callback):
         self._losses = []
         others = {f"train/{name}": float(value) for name, value in last.items() if name != "loss"}
         self._write(step, {"train/loss": mean, **others})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": self._losses, "first": self._first}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._losses, self._first = state["losses"], state["first"]
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         now = time.monotonic()
