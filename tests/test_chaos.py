@@ -51,11 +51,11 @@ class Laboratory:
         self.store = Store(folder / "results")
         self._environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
         self._environment |= {"PARIBUS_STORE": str(self.store.root)}
+        (folder / "experiments").mkdir(parents=True)
         self._log = (folder / "log").open("a")
         self._work: subprocess.Popen[bytes] | None = None
         self._mlflow: subprocess.Popen[bytes] | None = None
         self.starts = 0
-        (folder / "experiments").mkdir(parents=True)
         (folder / "experiments" / "chaos.yaml").write_text(EXPERIMENT + f"seeds: {seeds}\n")
         (folder / "paribus.toml").write_text(f'store = "results"\ntracking = "http://127.0.0.1:{port}"\n')
 
