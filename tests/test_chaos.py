@@ -31,7 +31,7 @@ pytestmark = pytest.mark.drill
 
 EXPERIMENT = """\
 question: Does anything get lost?
-expect: no
+expect: nothing does
 base: bert-relative
 factors: [masking]
 tasks: [acceptability]
