@@ -1,9 +1,11 @@
 """What tests of several packages share: the repository, a little English, a vocabulary of it, small specs, a store."""
 
+import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+import paribus
 from paribus.data import packing
 from paribus.data import vocabulary as vocabularies
 from paribus.data.corpus import texts, to_document
@@ -164,6 +167,35 @@ def encoder() -> Callable[..., Encoder]:
 def pretraining() -> Callable[..., Pretraining]:
     """A small pretraining of ten steps without dropout; keywords replace fields."""
     return lambda **changes: build(Pretraining, {**PRETRAINING, **changes}, "pretraining")
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Computes a stage undisturbed and killed 20 times on the way; both must leave the same files. See killed.py."""
+
+    def run(kind: str, spec: Spec, steps: int, kills: int = 20, **told: Any) -> dict[str, Any]:
+        asked = {"kind": kind, "spec": spec.model_dump(mode="json"), "steps": steps, "kills": kills, "seed": 0}
+        asked |= {"folder": str(tmp_path), "runtime": {}, **told}
+        environment = {**os.environ, "PYTHONPATH": str(Path(paribus.__file__).parents[1])}
+        command = [sys.executable, str(Path(__file__).parent / "killed.py")]
+        done = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr
+        said: dict[str, Any] = json.loads(done.stdout)
+        files = [
+            {path.name: path.read_bytes() for path in (tmp_path / name / "stages" / said["key"]).iterdir()}
+            for name in ("undisturbed", "killed")
+        ]
+        for found in files:
+            found.pop("stage.json")
+            points = [json.loads(line) for line in found.pop("curve.jsonl").splitlines()]
+            found["losses"] = [(point["step"], point["train/loss"]) for point in points]  # type: ignore[assignment]
+        assert files[0].keys() == files[1].keys()
+        assert [name for name in files[0] if files[0][name] != files[1][name]] == []
+        left = [path.name for part in ("doing", "leases") for path in (tmp_path / "killed" / part).glob("[!.]*")]
+        assert left == []
+        return said
+
+    return run
 
 
 @pytest.fixture

@@ -51,12 +51,13 @@ Allow = Annotated[
     list[str] | None,
     typer.Option(help="Give verdicts though this differs between arms: code, libraries or card. The table says so."),
 ]
+Loaders = Annotated[int, typer.Option(min=0, help="Processes a worker that make batches ahead, for a fast device.")]
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that workers are stopped on the way out
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except ParibusError as error:
@@ -67,6 +68,12 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+
+
+def _terminated(*_: object) -> None:
+    """End, but stop the workers on the way out; who manages machines may say it more than once."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(143)
 
 
 def _project() -> "Project":
@@ -271,6 +278,7 @@ def work(
         int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    loader_workers: Loaders = 0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
     gpus: Gpus = None,
@@ -302,6 +310,7 @@ def work(
         devices=devices,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
+        loader_workers=loader_workers,
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
     )
@@ -379,6 +388,7 @@ def run(
         int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
     ] = 1,
     checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    loader_workers: Loaders = 0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
     gpus: Gpus = None,
@@ -399,6 +409,7 @@ def run(
         devices=devices,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
+        loader_workers=loader_workers,
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
     )

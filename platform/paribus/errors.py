@@ -17,6 +17,10 @@ class StoreError(ParibusError):
     """The store cannot be read or written as it is (read-only, full, from a newer format)."""
 
 
+class DiskFull(StoreError):
+    """The store's disk is full. What was begun is dropped, and goes on when there is room."""
+
+
 class LostLease(ParibusError):
     """Another worker took this work over while this one was asleep or unreachable; its result must not count."""
 
@@ -26,4 +30,4 @@ class Corrupt(ParibusError):
 
 
 class Stopped(Exception):
-    """A user asked for this run to stop. No error: whoever works on it says so and goes on with the next."""
+    """This run was to stop: a user cancelled it, or a signal asked its worker to end. No error."""

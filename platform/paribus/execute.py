@@ -8,10 +8,10 @@ import importlib.metadata
 import json
 import platform
 import resource
-import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paribus import __version__
-from paribus.errors import Corrupt, DataError, LostLease, ParibusError, Stopped, StoreError
+from paribus.errors import Corrupt, DataError, DiskFull, LostLease, ParibusError, Stopped, StoreError
 from paribus.files import sha256
+from paribus.interrupt import STOPPING, Interrupt
 from paribus.plan.stages import Import, JudgedPretraining, PairTest, Pretraining, Stage, TaskTuning, Tokenised
 from paribus.plan.tuning import reports, validation_loss
 from paribus.project import PACKAGE, Project, all_files, unchanged
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from paribus.objectives.pretrain import Judge
 
 POLL_SECONDS = 0.2
+CHILD_SECONDS = 5.0  # that data stages have to stop by themselves
 # What the files of a built task are called, by the format of its kind.
 ENDINGS = {"sentence": "tsv", "pair": "tsv", "regression": "tsv", "span-qa": "json", "tagging": "conll"}
 
@@ -54,7 +56,7 @@ class Context:
     runtime: Runtime
     run: Run
     stop: Callable[[], bool] = lambda: False
-    """Asked now and then: whether a user wants the run to stop."""
+    """Asked whenever it is safe to stop: whether the run shall."""
     prune: "Prune" = lambda pruner, earlier, told: False
     """Whether a trial ends now: its pruner, what each earlier trial told (report: loss), what it told itself."""
     seat: Callable[[float], int] = lambda peak_mb: 0
@@ -181,11 +183,7 @@ def _pretrain(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     size = len(vocabulary.load(context.input(stage, "vocabulary")))
     pack = context.input(stage, "pack")
     judge = _judge(context, stage, size, pack) if isinstance(stage.spec, JudgedPretraining) else None
-
-    def stop() -> bool:
-        return work.lost or context.stop()
-
-    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, stop, context.seat, judge)
+    return pretrain(stage.spec, stage.seed, pack, size, work, context.runtime, context.seat, judge)
 
 
 def _judge(context: Context, stage: Stage, size: int, pack: Path) -> "Judge":
@@ -321,10 +319,12 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
     while not store.has(stage.key):
         if context.stop():
             raise Stopped
+        if store.pauses():
+            continue
         if stage.kind in DATA and not context.data_here:
             _compute_data_in_child(context, stages)
             continue
-        work = store.claim(stage)
+        work = store.claim(stage, context.stop)
         if work is None:
             time.sleep(POLL_SECONDS)
             continue
@@ -348,25 +348,39 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         "runtime": context.runtime.model_dump(mode="json"),
         "store": str(context.store.root.resolve()),
     }
-    child = subprocess.run(
-        [sys.executable, "-m", "paribus.execute"],
-        input=json.dumps(asked),
-        capture_output=True,
-        text=True,
-        cwd=context.project.root,
-    )
-    sys.stderr.write(child.stderr)
-    if -child.returncode in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2):
-        raise KeyboardInterrupt  # a terminal and Slurm send them to all processes: this one is to stop as well
-    if child.returncode in (2, 3):
-        kind = DataError if child.returncode == 2 else StoreError
-        raise kind(child.stderr.strip().splitlines()[-1].removeprefix("error: "))
+    with tempfile.TemporaryFile("w+") as heard, tempfile.TemporaryFile("w+") as said:
+        json.dump(asked, heard)
+        heard.seek(0)
+        command = [sys.executable, "-m", "paribus.execute"]
+        child = subprocess.Popen(command, stdin=heard, stdout=said, stderr=said, cwd=context.project.root)
+        while child.poll() is None and not context.stop():
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_SECONDS)
+        if child.returncode is None:
+            child.terminate()
+            try:
+                child.wait(CHILD_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()  # in the middle of something long, of which nothing would be kept
+                child.wait()
+            raise Stopped
+        if child.returncode and context.stop():
+            raise Stopped  # the terminal, or Slurm, sent it to both
+        said.seek(0)
+        words = said.read()
+    sys.stderr.write(words)
+    if kind := {2: DataError, 3: StoreError, 4: DiskFull}.get(child.returncode):
+        raise kind(words.strip().splitlines()[-1].removeprefix("error: "))
     if child.returncode != 0:
-        raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{child.stderr[-2000:]}")
+        raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{words[-2000:]}")
 
 
 def _child() -> int:
-    """Compute the data stages of the run that standard input describes. 2: the data are at fault, 3: the store is."""
+    """Compute the data stages of the run that standard input describes.
+
+    2: the data are at fault, 3: the store is, 4: it is full.
+    """
+    stop = Interrupt(*STOPPING)
     from paribus.plan.stages import Stages
     from paribus.project import find
 
@@ -375,13 +389,15 @@ def _child() -> int:
     run = build(Run, asked["run"], "run")
     runtime = Runtime.model_validate(asked["runtime"])
     store = Store(Path(asked["store"]), runtime.lease_seconds)
-    context = Context(project, store, runtime, run, data_here=True)
+    context = Context(project, store, runtime, run, stop, data_here=True)
     maker = Stages(run)
     try:
         execute(context, [*maker.data, *maker.tasks])
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 3 if isinstance(error, StoreError) else 2
+        return 4 if isinstance(error, DiskFull) else 3 if isinstance(error, StoreError) else 2
+    except Stopped:
+        return stop.exit_code
     return 0
 
 

@@ -14,6 +14,15 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
+def sync_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a folder, would survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a small file so that it is there whole or not at all; text as UTF-8."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")

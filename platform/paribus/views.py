@@ -237,6 +237,7 @@ def status_view(store: Store, found: "Sequence[Standing]", gpus: Sequence[str]) 
         parts += [*_standing(standing), ""]
     parts += [Text(line) for line in gpus]
     parts += _jobs(found, store)
+    parts += [Text(told)] if (told := paused(store)) else []
     if any(standing.runs for standing in found):
         parts.append(Text("  ".join(f"{glyph} {status}" for status, glyph in GLYPHS.items()), style="dim"))
     return Group(*parts) if parts else Text("nothing was queued yet")
@@ -338,6 +339,11 @@ def counts_line(statuses: Sequence[str]) -> str:
     return ", ".join(f"{counts[status]} {status}" for status in order if counts[status]) or "no runs"
 
 
+def paused(store: Store) -> str:
+    """What to say where workers wait for space on the disk; nothing where none does."""
+    return f"paused: disk, {store.free / 2**20:,.0f} MB free" if store.paused else ""
+
+
 class Display:
     """Live progress where a person looks; a line each time a count changes where nobody does."""
 
@@ -360,7 +366,7 @@ class Display:
         if time.monotonic() - self._looked < 1.0:
             return
         self._looked = time.monotonic()
-        line = "runs: " + counts_line(self._statuses())
+        line = "runs: " + counts_line(self._statuses()) + (f"; {told}" if (told := paused(self._store)) else "")
         if self._live:
             self._live.update(_stack(line, progress_table(self._store)))
         elif line != self._last:

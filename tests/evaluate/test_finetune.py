@@ -27,6 +27,7 @@ from paribus.data.formats import (
     write_items,
 )
 from paribus.data.vocabulary import Vocabulary
+from paribus.errors import Stopped
 from paribus.evaluate import finetune as module
 from paribus.evaluate import predictions
 from paribus.evaluate.features import Feature, features, items_of, load, make
@@ -129,13 +130,20 @@ def tuned(
 ) -> Callable[..., dict[str, Any]]:
     """Fine-tunes on 32 items, which are `select` and `dev` too: what the record, the rows and the predictions say."""
 
-    def run(asked: TaskTuning, seed: int = 0, **others: Sequence[Item]) -> dict[str, Any]:
+    def run(
+        asked: TaskTuning, seed: int = 0, stops: Sequence[int] = (), **others: Sequence[Item]
+    ) -> dict[str, Any]:
         found = items(asked.task.kind, documents)
         for split in ("train", "select", "dev"):
             write_items(tmp_path / f"{split}.jsonl", others.get(split, found))
         tokenised = Tokenised(**{name: getattr(asked, name) for name in Tokenised.model_fields})
         make(tokenised, vocabulary, tmp_path, tmp_path)
         module._split.cache_clear()  # a stage's folder never changes, this one does
+        for steps in stops:
+            asked_to, work = iter(range(10**6)), begin("finetune", asked, seed)
+            work._stop = lambda asked_to=asked_to, steps=steps: next(asked_to) >= steps - 1
+            with pytest.raises(Stopped), work:
+                finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, Runtime(device="cpu"))
         with begin("finetune", asked, seed) as work:
             said = finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, Runtime(device="cpu"))
             path = work.out / predictions.FILE
@@ -185,6 +193,41 @@ def test_order_head_and_dropout_follow_the_seed(
     ]
     assert torch.equal(heads[0], heads[1])
     assert not torch.equal(heads[0], heads[2]) and not torch.equal(heads[0], heads[3])
+
+
+@pytest.mark.parametrize("changes", [{}, {"keep": "best", "patience": 2}], ids=["last", "best"])
+def test_a_fine_tuning_that_was_stopped_twice_ends_bit_for_bit_like_one_that_was_not(
+    tuned: Callable[..., dict[str, Any]], changes: dict[str, Any]
+) -> None:
+    asked = recipe("sentence", epochs=6, dropout=0.1, leaves_encoder=True, **changes)
+    whole = tuned(asked)
+    resumed = tuned(asked, stops=(5, 7))  # in the middle of an epoch and, at step 12, at the end of one
+    for name in ("rows", "predictions", "steps"):
+        assert resumed[name] == whole[name]
+    assert (whole["resumed_at"], resumed["resumed_at"]) == (0, 12)
+    for name, weight in whole["encoder"].items():
+        assert torch.equal(resumed["encoder"][name], weight), name
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("keep", ["last", "best"])
+def test_a_fine_tuning_killed_at_twenty_points_ends_bit_for_bit_like_one_that_was_not(
+    killed: Callable[..., dict[str, Any]],
+    small: spec.Encoder,
+    pretrained: Path,
+    vocabulary: Vocabulary,
+    documents: list[Document],
+    tmp_path: Path,
+    keep: str,
+) -> None:
+    asked = recipe("sentence", epochs=20, dropout=0.1, leaves_encoder=True, keep=keep)
+    for split in ("train", "select", "dev"):
+        write_items(tmp_path / f"{split}.jsonl", items("sentence", documents))
+    tokenised = Tokenised(**{name: getattr(asked, name) for name in Tokenised.model_fields})
+    make(tokenised, vocabulary, tmp_path, tmp_path)
+    places = {"start": str(pretrained), "task": str(tmp_path), "features": str(tmp_path)}
+    said = killed("finetune", asked, 80, places=places, encoder=small.model_dump(mode="json"))
+    assert said["killed"] == 20 and said["resumed_at"] > 60
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -326,7 +369,7 @@ def test_dev_is_read_once_and_after_everything_was_chosen(
     other = [replace(item, id=f"other {item.id}") for item in items("sentence", documents)[:7]]
     predicted: list[int] = []
 
-    def counting(tuned: Tuned, split: Split) -> Any:
+    def counting(tuned: Tuned, split: Split, *more: Any) -> Any:
         predicted.append(len(split.items))
         return predict(tuned, split)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,6 +154,8 @@ def test_a_worker_that_slept_too_long_cannot_end_a_run_that_another_has_taken(tm
     with processes(store, TOO_LATE) as (sleeper,):
         line(sleeper)
         sleeper.send_signal(signal.SIGSTOP)
+        while psutil.Process(sleeper.pid).status() != psutil.STATUS_STOPPED:  # until then it may give a sign of life
+            time.sleep(0.01)
         while not queue.reap():
             time.sleep(0.05)
         claim = claimed(queue)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from paribus.errors import DiskFull, Stopped
 from paribus.jobs.queue import Queue
 from paribus.jobs.runs import remember
 from paribus.jobs.worker import work
@@ -14,20 +15,73 @@ from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
 ROOT = Path(__file__).parents[2]
+CPU = Runtime(device="cpu")
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.chdir(ROOT)
+    found = Store(tmp_path / "results")
+    found.prepare()
+    return found
+
+
+@pytest.fixture
+def queue(store: Store) -> Queue:
+    """A queue of two runs."""
+    planned = plan(find(), "masking", "debug", 1, {})
+    remember(store, planned)
+    found = Queue(store, planned.name)
+    assert found.add(planned.runs)["queued"] == 2
+    return found
 
 
 def test_a_run_whose_evaluation_lacks_its_loss_has_failed_and_the_worker_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nothing(*_: Any) -> None: ...
 
-    monkeypatch.chdir(ROOT)
     monkeypatch.setattr("paribus.jobs.worker.execute", nothing)
-    store = Store(tmp_path / "results")
-    store.prepare()
-    planned = plan(find(), "masking", "debug", 1, {})
-    remember(store, planned)
-    queue = Queue(store, planned.name)
-    queue.add(planned.runs)
-    assert work(find(), store, [planned.name], Runtime(device="cpu")) == len(planned.runs) == 2
+    assert work(find(), store, [queue.name], CPU) == 2
     assert [(entry.status, entry.reason) for entry in queue.entries()] == [("failed", "StopIteration: ")] * 2
+
+
+def test_a_worker_that_is_to_end_puts_its_run_back_and_takes_no_other(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[int] = []
+
+    def interrupted(context: Any, *_: Any) -> None:
+        assert not context.stop()
+        heard.append(15)
+        assert context.stop()
+        raise Stopped
+
+    monkeypatch.setattr("paribus.jobs.worker.execute", interrupted)
+    assert work(find(), store, [queue.name], CPU, lambda: bool(heard)) == 1
+    assert [(entry.status, entry.attempt) for entry in queue.entries()] == [("waiting", 1), ("waiting", 0)]
+
+
+def test_a_run_that_a_user_cancels_is_cancelled_and_the_worker_goes_on(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cancelled(context: Any, *_: Any) -> None:
+        queue.cancel()
+        assert context.stop()
+        raise Stopped
+
+    monkeypatch.setattr("paribus.jobs.worker.execute", cancelled)
+    assert work(find(), store, [queue.name], CPU) == 1
+    assert [entry.status for entry in queue.entries()] == ["cancelled", "cancelled"]
+
+
+def test_a_run_that_meets_the_end_of_the_disk_is_put_back(
+    store: Store, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise DiskFull("no space left")
+
+    monkeypatch.setattr("paribus.jobs.worker.execute", full)
+    with pytest.raises(DiskFull):
+        work(find(), store, [queue.name], CPU)
+    assert [entry.status for entry in queue.entries()] == ["waiting", "waiting"]

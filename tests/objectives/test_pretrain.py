@@ -45,19 +45,20 @@ class Finished:
         return found | load_file(self.folder / "encoder.safetensors") | load_file(self.folder / "heads.safetensors")
 
 
-def finish(work: Work, spec: Pretraining, packed: Path, seed: int = 0) -> Finished:
+def finish(work: Work, spec: Pretraining, packed: Path, seed: int = 0, runtime: Runtime = OFTEN) -> Finished:
     with work:
-        said: dict[str, Any] = pretrain(spec, seed, packed, SIZE, work, OFTEN)
+        said: dict[str, Any] = pretrain(spec, seed, packed, SIZE, work, runtime)
         work.commit("provenance", **said)
     store, key = work.store, work.stage.key
     return Finished(store.folder(key), store.record(key), {row["metric"]: row["value"] for row in store.rows(key)})
 
 
 def stop(work: Work, spec: Pretraining, packed: Path, steps: int) -> Path:
-    """Begin a training that is stopped at the end of step `steps` + 1, before it is saved; its checkpoints' folder."""
+    """Begin a training that is stopped at the end of step `steps`; its checkpoints' folder."""
     asked = iter(range(10**6))
+    work._stop = lambda: next(asked) >= steps - 1
     with pytest.raises(Stopped), work:
-        pretrain(spec, 0, packed, SIZE, work, OFTEN, lambda: next(asked) >= steps)
+        pretrain(spec, 0, packed, SIZE, work, OFTEN)
     return work.scratch / "checkpoints"
 
 
@@ -122,6 +123,35 @@ def test_an_interrupted_generator_and_discriminator_end_bit_for_bit_like_others(
     assert_equal(resumed, whole)
     assert len(whole.losses) == 10 and whole.losses[0] == pytest.approx(math.log(SIZE) + 50 * math.log(2), rel=0.05)
     assert any(name.startswith("generator_head.") for name in whole.weights)
+
+
+@pytest.mark.drill
+@pytest.mark.parametrize("loader_workers", [0, 2])
+@pytest.mark.parametrize("masking", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", ["mlm", "rtd"])
+def test_a_pretraining_killed_at_twenty_points_ends_bit_for_bit_like_one_that_was_not(
+    killed: Callable[..., dict[str, Any]],
+    pretraining: Make,
+    spec: Pretraining,
+    packed: Path,
+    kind: str,
+    masking: str,
+    loader_workers: int,
+) -> None:
+    """With accumulation: each step is two or three micro-batches."""
+    budget = {"train_tokens": 80 * 256, "batch_tokens": 256}
+    objective = {"kind": kind, "masking": masking}
+    asked = pretraining(encoder=spec.encoder.model_dump(), budget=budget, objective=objective)
+    runtime = {"micro_batch_rows": 3, "loader_workers": loader_workers}
+    said = killed("pretrain", asked, 80, runtime=runtime, places={"pack": str(packed)}, vocabulary=SIZE)
+    assert said["killed"] == 20 and said["resumed_at"] > 60
+
+
+def test_batches_made_ahead_are_the_same(begin: Begin, spec: Pretraining, packed: Path) -> None:
+    whole = finish(begin("pretrain", spec, pack="another"), spec, packed)
+    stop(begin("pretrain", spec), spec, packed, 5)
+    ahead = OFTEN.model_copy(update={"loader_workers": 2})
+    assert_equal(finish(begin("pretrain", spec), spec, packed, runtime=ahead), whole)
 
 
 def test_a_damaged_checkpoint_costs_steps_and_no_difference(begin: Begin, spec: Pretraining, packed: Path) -> None:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from paribus.errors import Corrupt, LostLease, StoreError
 from paribus.plan.stages import Stage
 from paribus.store import store as module
-from paribus.store.store import Store, read_jsonl, writing
+from paribus.store.store import RESERVE_BYTES, Store, read_jsonl, writing
 
 Spawn = Callable[..., "subprocess.Popen[str]"]
 
@@ -357,3 +358,18 @@ def test_a_record_is_json_that_says_what_made_the_stage(store: Store, stage: Sta
     record = json.loads((store.folder(stage.key) / "stage.json").read_text())
     assert record["finished"] >= record["started"] >= record["first_started"]
     assert record["provenance"] == "provenance"
+
+
+def test_a_worker_pauses_while_the_disk_is_nearly_full_and_says_so_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    free = RESERVE_BYTES
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
+    monkeypatch.setattr("paribus.store.store.PAUSE_SECONDS", 0.001)
+    assert not store.pauses() and not store.paused
+    assert store.pauses(1) and (store.root / "paused").exists()
+    free = 0
+    assert store.pauses() and store.lacking() == RESERVE_BYTES
+    free = RESERVE_BYTES + 1
+    assert not store.pauses(1) and not (store.root / "paused").exists()
+    assert capsys.readouterr().err.count("paused: ") == 1

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from paribus.errors import Stopped
 from paribus.store.store import read_jsonl
 from paribus.train.watch import Diverged, Watch
 
@@ -70,8 +69,10 @@ def test_a_high_start_is_no_divergence(tmp_path: Path) -> None:
     watched(Watch(tmp_path, 10, 10, 9.0), [20.0, 25.0, 12.0, 6.0])
 
 
-def test_a_wish_to_stop_is_heard_at_the_end_of_the_step(tmp_path: Path) -> None:
-    asked = iter([False, False, True])
-    with pytest.raises(Stopped):
-        watched(Watch(tmp_path, 10, 10, math.inf, stop=lambda: next(asked)), [1.0] * 5)
-    assert [step for step, _ in curve(tmp_path)] == [1, 2]
+def test_a_point_whose_steps_an_interruption_cut_in_two_is_the_mean_of_all_of_them(tmp_path: Path) -> None:
+    before = Watch(tmp_path, 800, 10, math.inf)
+    watched(before, [1.0, 2.0, 3.0, 4.0, 1.0, 2.0])
+    after = Watch(tmp_path, 800, 10, math.inf, resumed_at=6)
+    after.load_state_dict(before.state_dict())
+    watched(after, [3.0, 6.0], first=6)
+    assert curve(tmp_path) == [(4, 2.5), (8, 3.0)]

@@ -64,10 +64,10 @@ def train(run: Run, budget: Budget, runtime: Runtime, stop: Callable[[], bool] =
         save(random_rows(run.packing.length, run.tokenizer.vocabulary_size), pack, "train")
         store = Store(Path(folder) / "store")
         store.prepare()
-        work = store.claim(make("pretrain", spec, {}, 0))
+        work = store.claim(make("pretrain", spec, {}, 0), stop)
         assert work
         with work:
-            pretrain(spec, 0, pack, run.tokenizer.vocabulary_size, work, runtime, stop)
+            pretrain(spec, 0, pack, run.tokenizer.vocabulary_size, work, runtime)
             return [point["train/loss"] for point in read_jsonl(work.out / "curve.jsonl")]
 
 

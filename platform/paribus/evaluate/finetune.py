@@ -8,9 +8,10 @@ One stage is one (task, point of its grid, restart). Points, epochs and threshol
 
 import math
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from paribus.spec.optim import Cosine, Linear
 from paribus.spec.run import Runtime
 from paribus.spec.task import Metric, MultipleChoice, Pair, Regression, Sentence, SpanQa, Tagging, Task
 from paribus.store.store import Work
+from paribus.train.checkpoint import Checkpoints, newest
 from paribus.train.fit import device, fit
 from paribus.train.memory import in_parts
 from paribus.train.module import Losses, Trained
@@ -191,6 +193,7 @@ class Epochs:
 
     Of each POOL batches of the order, items are sorted by `lengths`, then the batches are put in random order. Both
     draws are of a stream of the seed, and lengths should not depend on the arm, so that arms see the same batches.
+    The first `first` batches are left out.
     """
 
     def __init__(
@@ -200,8 +203,12 @@ class Epochs:
         self._size, self._epochs, self._seed = size, epochs, seed
         self.a_pass = math.ceil(len(units) / size)
         self.steps = epochs * self.a_pass
+        self.first = 0
 
     def __iter__(self) -> Iterator[list[Feature]]:
+        return islice(self._all(), self.first, None)
+
+    def _all(self) -> Iterator[list[Feature]]:
         for epoch in range(self._epochs):
             rng = np.random.default_rng(seed_for(self._seed, "finetune order", epoch))
             order = rng.permutation(len(self._units))
@@ -283,24 +290,26 @@ def finetune(
         withheld = withhold(predicted, threshold_of(asked.task, choosing, predicted))
         return score_all(asked.task, choosing, withheld, (metric,))[metric]
 
-    watch = Watch(work.scratch, batches.steps, asked.batch_items, float("inf"), unit="items")
+    checkpoint, batches.first = newest(work) or (None, 0)
+    watch = Watch(work.scratch, batches.steps, asked.batch_items, float("inf"), batches.first, unit="items")
     best = Best(batches.a_pass, asked.patience, measure) if asked.keep == "best" else None
+    callbacks = [watch, *([best] if best else []), Checkpoints(work, runtime.checkpoint_seconds)]
     try:
-        fit(module, batches, batches.steps, asked.precision, runtime, [watch, *([best] if best else [])])
+        fit(module, batches, batches.steps, asked.precision, runtime, callbacks, checkpoint)
     except Diverged as error:
         return {"outcome": "diverged", "diverged_step": error.step}
     if best is not None:
         module.load_state_dict(best.weights)
         work.row("best_epoch", best.epoch)
     module.to(device(runtime)).eval()
-    predicted = predict(module, choosing)
+    predicted = predict(module, choosing, work.may_stop)
     threshold = threshold_of(asked.task, choosing, predicted)
     if threshold is not None:
         work.row("null_threshold", threshold, split=asked.choose_on)
     results = {asked.choose_on: (choosing, withhold(predicted, threshold))}
     if asked.choose_on != "dev":
         dev = split("dev")
-        results["dev"] = (dev, withhold(predict(module, dev), threshold))
+        results["dev"] = (dev, withhold(predict(module, dev, work.may_stop), threshold))
     for name, (part, answers) in results.items():
         for key, value in score_all(asked.task, part, answers, asked.task.metrics).items():
             work.row(key, value, split=name, n=len(part.items))
@@ -313,7 +322,12 @@ def finetune(
             work.out / "encoder.safetensors",
         )
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
-    return {"outcome": "done", "seconds": watch.seconds, "out_of_memory": module.out_of_memory}
+    return {
+        "outcome": "done",
+        "seconds": watch.seconds,
+        "resumed_at": batches.first,
+        "out_of_memory": module.out_of_memory,
+    }
 
 
 class Best(pl.Callback):
@@ -336,6 +350,12 @@ class Best(pl.Callback):
             self.weights = {name: tensor.detach().cpu().clone() for name, tensor in module.state_dict().items()}
         elif self._patience is not None and epoch - self.epoch >= self._patience:
             trainer.should_stop = True
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"score": self._score, "epoch": self.epoch, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._score, self.epoch, self.weights = state["score"], state["epoch"], state["weights"]
 
 
 def score_all(
@@ -370,8 +390,11 @@ def _margin(prediction: Prediction) -> float:
 
 
 @torch.no_grad()
-def predict(module: Tuned, split: Split) -> list[Prediction]:
-    """The answer for each item: a label, a number, a text (never withheld), an option's number, or a label a word."""
+def predict(module: Tuned, split: Split, may_stop: Callable[[], None] = lambda: None) -> list[Prediction]:
+    """The answer for each item: a label, a number, a text (never withheld), an option's number, or a label a word.
+
+    `may_stop` is called between batches.
+    """
     task, items, asked = module.task, split.items, split.features
     answers: list[Any] = [""] * len(items)
     scores: list[list[float]] = [[] for _ in items]
@@ -379,6 +402,7 @@ def predict(module: Tuned, split: Split) -> list[Prediction]:
     if isinstance(task, MultipleChoice):
         scores = [[0.0] * len(item.options) for item in items if isinstance(item, ChoiceItem)]
     for batch, out in _outputs(module, asked):
+        may_stop()
         match task:
             case Sentence() | Pair():
                 for feature, logits in zip(batch, out.tolist(), strict=True):

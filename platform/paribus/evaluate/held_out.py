@@ -145,6 +145,7 @@ def held_out(
         pooled.to(where).eval()
 
     def score(rows: Rows, document_of: NDArray[np.int64], numbers: NDArray[np.int64]) -> Scored:
+        work.may_stop()
         tokens = rows.tokens[numbers]
         masked = mask(tokens, numbers, np.zeros_like(numbers), EVALUATION_SEED, asked.rate, ALL_MASKED, vocabulary)
         micro = make_micro(rows, numbers, tokens, masked.inputs, masked.chosen, objective, 0, EVALUATION_SEED)

@@ -234,9 +234,14 @@ def minimal_pairs(
         module, head = load_mlm(encoder, size, pretrained)
         module.to(where).eval()
         scorer = pseudo_log_likelihood(module, head.to(where).eval(), score, size, tokens)
+
+    def stoppable(ids_ST: Tensor, word_ST: Tensor) -> Tensor:
+        work.may_stop()
+        return scorer(ids_ST, word_ST)
+
     items = [item for item in read_items(task_folder / "dev.jsonl") if isinstance(item, MinimalPairItem)]
     items = drawn(items, asked.scoring.per_paradigm)
-    judged = judge(items, vocabulary, score, asked.length, scorer, where)
+    judged = judge(items, vocabulary, score, asked.length, stoppable, where)
     if not judged:
         raise DataError(f"task {asked.task.name}: no pair fits into packing.length, {asked.length} tokens")
     for metric, (value, count) in measures(judged).items():

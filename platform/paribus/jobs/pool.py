@@ -6,7 +6,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import IO, Any
 
 from paribus.errors import ParibusError
 from paribus.jobs.cards import Slot
@@ -16,64 +18,98 @@ from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
 POLL_SECONDS = 0.25
-POOLS = 4
+DEATHS = 4
 SKEW_SECONDS = 10.0
 """Clocks further apart are worth a line."""
 
 
+@dataclass(frozen=True)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+    slot: Slot
+
+    def said(self) -> str:
+        """The end of what it printed outside of a run."""
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace").strip()[-2000:]
+
+
 class Pool:
-    """A worker process a slot on the queues `names`. A worker that dies is not replaced: the others take its run."""
+    """A worker process a slot on the queues `names`. One that dies is replaced, and its run taken up again.
+
+    Not for ever: no more once DEATHS times as many as there are slots have died without a run done in between.
+    """
 
     def __init__(
         self, project: Project, store: Store, names: Sequence[str], slots: Sequence[Slot], runtime: Runtime
     ) -> None:
-        asked = {"queues": list(names), "store": str(store.root.resolve()), "runtime": runtime.model_dump(mode="json")}
+        self._project, self._store, self._names, self._count = project, store, names, len(slots)
+        self._asked: dict[str, Any] = {
+            "queues": list(names),
+            "store": str(store.root.resolve()),
+            "runtime": runtime.model_dump(mode="json"),
+        }
         # The threads of libraries that count cores by themselves; torch's own are set in the worker.
-        environment = {**os.environ, "OMP_NUM_THREADS": str(runtime.threads), "TOKENIZERS_PARALLELISM": "true"}
+        self._environment = {**os.environ, "OMP_NUM_THREADS": str(runtime.threads), "TOKENIZERS_PARALLELISM": "true"}
         # Workers run in the project's folder, so a path relative to this one would lead elsewhere.
-        environment |= {"PARIBUS_STORE": str(store.root.resolve()), "PARIBUS_DATA": str(project.data.resolve())}
-        self._errors = [tempfile.TemporaryFile() for _ in slots]
-        self._workers = []
-        for slot, errors in zip(slots, self._errors, strict=True):
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "paribus.jobs.worker"],
-                stdin=subprocess.PIPE,
-                stderr=errors,
-                cwd=project.root,
-                env={**environment, **slot.environment},
-            )
-            assert worker.stdin
-            worker.stdin.write(json.dumps({**asked, **asdict(slot)}).encode())
-            worker.stdin.close()
-            self._workers.append(worker)
+        self._environment |= {"PARIBUS_STORE": self._asked["store"], "PARIBUS_DATA": str(project.data.resolve())}
+        self._done = self._deaths = 0
+        self._workers = [self._start(slot) for slot in slots]
+
+    def _start(self, slot: Slot) -> _Worker:
+        errors = tempfile.TemporaryFile()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paribus.jobs.worker"],
+            stdin=subprocess.PIPE,
+            stderr=errors,
+            cwd=self._project.root,
+            env={**self._environment, **slot.environment},
+        )
+        assert process.stdin
+        with suppress(BrokenPipeError), process.stdin:  # it may be dead already
+            process.stdin.write(json.dumps({**self._asked, **asdict(slot)}).encode())
+        return _Worker(process, errors, slot)
 
     def wait(self, look: Callable[[], None]) -> None:
         """Until every worker has ended; `look` is called a few times a second. Raises what a worker could not mend."""
+        refused = ""
         try:
-            while any(worker.poll() is None for worker in self._workers):
+            while self._workers:
                 look()
-                try:
-                    next(worker for worker in self._workers if worker.poll() is None).wait(POLL_SECONDS)
-                except (subprocess.TimeoutExpired, StopIteration):
-                    pass
+                with suppress(subprocess.TimeoutExpired):
+                    self._workers[0].process.wait(POLL_SECONDS)
+                for worker in [worker for worker in self._workers if worker.process.poll() is not None]:
+                    self._workers.remove(worker)
+                    if worker.process.returncode == 2:
+                        refused = worker.said().splitlines()[-1].removeprefix("error: ")
+                    elif worker.process.returncode != 0:
+                        print(f"a worker ended with code {worker.process.returncode}\n{worker.said()}", file=sys.stderr)
+                        if self._may_replace():
+                            self._workers.append(self._start(worker.slot))
         except BaseException:
             self.stop()
             raise
-        for worker, errors in zip(self._workers, self._errors, strict=True):
-            errors.seek(0)
-            said = errors.read().decode(errors="replace").strip()
-            if worker.returncode == 2:
-                raise ParibusError(said.splitlines()[-1].removeprefix("error: "))
-            if worker.returncode != 0:
-                print(f"a worker ended with code {worker.returncode}\n{said[-2000:]}", file=sys.stderr)
+        if refused:
+            raise ParibusError(refused)
+
+    def _may_replace(self) -> bool:
+        done = sum(entry.status == "done" for _, entry in entries(self._store, self._names))
+        self._deaths = self._deaths + 1 if done <= self._done else 1
+        self._done = done
+        return self._deaths <= DEATHS * self._count
 
     def stop(self) -> None:
-        """Ask every worker to put its run back and wait until it has."""
-        for worker in self._workers:
-            if worker.poll() is None:
-                worker.terminate()
-        for worker in self._workers:
-            worker.wait()
+        """Ask every worker to put its run back and wait until it has; interrupted once more, kill them."""
+        try:
+            for worker in self._workers:
+                worker.process.terminate()
+            for worker in self._workers:
+                worker.process.wait()
+        except BaseException:
+            for worker in self._workers:
+                worker.process.kill()
+            raise
 
 
 def drain(
@@ -89,8 +125,4 @@ def drain(
         order = "ahead of" if skew > 0 else "behind"
         told = f"note: this machine's clock is {abs(skew):,.0f} s {order} the one that stamps files in {store.root}"
         print(f"{told}; leases go by the latter, but times in records are off", file=sys.stderr)
-    # A worker that was killed leaves its run behind; give it to fresh workers, but not for ever.
-    for _ in range(POOLS):
-        Pool(project, store, names, slots, runtime).wait(look)
-        if not {"waiting", "lost"} & {entry.status for _, entry in entries(store, names)}:
-            return
+    Pool(project, store, names, slots, runtime).wait(look)

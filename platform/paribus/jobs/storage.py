@@ -111,7 +111,8 @@ def open_storage(store: Store, queue: str) -> Opened:
     url = os.environ.get("PARIBUS_STORAGE")
     if url:
         check_url(url)
-    store.prepare()
+    if not (store.root / "queue").is_dir():  # else what is there can be read though the disk is full
+        store.prepare()
     with writing(store.root):
         (store.root / "queue").mkdir(exist_ok=True)
     return _database(url, queue) if url else _journal(store, queue)

@@ -6,7 +6,6 @@ One process a worker, started by pool.py as `python -m paribus.jobs.worker`; wha
 import json
 import math
 import os
-import signal
 import sys
 import time
 import traceback
@@ -14,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from paribus.errors import LostLease, ParibusError, Stopped, StoreError
+from paribus.errors import DiskFull, LostLease, ParibusError, Stopped, StoreError
 from paribus.execute import Context, PretrainingEnded, execute, program
+from paribus.interrupt import STOPPING, Interrupt
 from paribus.jobs.cards import ANYWHERE, Card, Slot
 from paribus.jobs.logs import log_path
 from paribus.jobs.queue import Claim, Queue
@@ -26,20 +26,28 @@ from paribus.project import Project, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 
-STOPPING = {signal.SIGINT, signal.SIGTERM, signal.SIGUSR2}
-"""Signals that ask a worker to put its run back and end; USR2 is Slurm's warning."""
 ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
 
-def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime, slot: Slot = ANYWHERE) -> int:
-    """Take runs of the queues `names`, the highest priority first, until none waits; returns how many.
+def work(
+    project: Project,
+    store: Store,
+    names: Sequence[str],
+    runtime: Runtime,
+    slot: Slot = ANYWHERE,
+    stop: Callable[[], bool] = lambda: False,
+) -> int:
+    """Take runs of the queues `names`, the highest priority first, until none waits or `stop` says so; how many.
 
     While trials that others work on may make more runs known, it waits for them.
     """
-    queues = [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
+    queues: list[Queue] = []
     seat = Seat(store, slot, runtime)
     taken = 0
-    while True:
+    while not stop():
+        if store.pauses():
+            continue
+        queues = queues or [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
         for queue in queues:
             queue.reap()
         more = [advance(store, queue) for queue in queues]
@@ -57,11 +65,12 @@ def work(project: Project, store: Store, names: Sequence[str], runtime: Runtime,
         taken += 1
         with logged(log_path(store, claim.run.key)):
             try:
-                one(project, store, claim, runtime, seat)
+                one(project, store, claim, runtime, seat, stop)
             except LostLease as error:  # the run is another worker's now
                 print(error, file=sys.stderr)
             finally:
                 _get_up(seat)
+    return taken
 
 
 def _claim(queues: Sequence[Queue], seat: Seat) -> Claim | None:
@@ -85,19 +94,31 @@ def _get_up(seat: Seat) -> None:
     seat.leave()
 
 
-def one(project: Project, store: Store, claim: Claim, runtime: Runtime, seat: Seat) -> None:
+def one(
+    project: Project,
+    store: Store,
+    claim: Claim,
+    runtime: Runtime,
+    seat: Seat,
+    stop: Callable[[], bool] = lambda: False,
+) -> None:
     """Execute one run and say how it ended."""
     run = claim.run
     print(f"{run.key}: {run.queue}, arm {run.arm}, seed {run.seed}, attempt {claim.attempt}", file=sys.stderr)
     stages = run.stages
+    cancelled = _sparing(claim.cancel_requested)
     try:
-        stop = _sparing(claim.cancel_requested)
-        execute(Context(project, store, runtime, run.run, stop, prune, seat.look), stages)
+        ends = lambda: stop() or cancelled()  # noqa: E731
+        execute(Context(project, store, runtime, run.run, ends, prune, seat.look), stages)
         rows = store.rows(next(stage.key for stage in stages if stage.kind == "evaluate"))
         # An imported encoder may come without a vocabulary head, and so without a loss to be ranked by.
         loss = math.inf if run.run.pretrained and not rows else validation_loss(rows)
     except Stopped:
-        claim.cancelled()
+        if stop():  # somebody else shall go on from the last checkpoint
+            claim.preempted()
+            print(f"{run.key}: preempted", file=sys.stderr)
+        else:
+            claim.cancelled()
     except PretrainingEnded as error:
         (claim.pruned if error.outcome == "pruned" else claim.diverged)(error.step)
     except StoreError:  # no fault of the run: it goes on when the disk is writable again
@@ -109,10 +130,6 @@ def one(project: Project, store: Store, claim: Claim, runtime: Runtime, seat: Se
     except Exception as error:
         traceback.print_exc()
         claim.failed(f"{type(error).__name__}: {error}".splitlines()[0])
-    except BaseException:  # Ctrl-C or SIGTERM: somebody else shall go on from the last checkpoint
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)  # one often follows the other
-        claim.preempted()
-        raise
     else:
         claim.done(loss)
         print(f"{run.key}: done", file=sys.stderr)
@@ -152,20 +169,17 @@ def logged(path: Path) -> Iterator[None]:
 
 def main() -> int:
     """Work as standard input says: {"queues": [...], "store": ..., "runtime": {...}, "cards": [...], "packed": ...}."""
-    for number in STOPPING:
-        signal.signal(number, signal.default_int_handler)
+    stop = Interrupt(*STOPPING)
     os.environ.pop("SLURM_NTASKS", None)  # a worker is one process: Lightning must not take it for a task, nor requeue
     asked = json.load(sys.stdin)
     runtime = Runtime.model_validate(asked["runtime"])
     try:
         slot = Slot(tuple(Card(**card) for card in asked["cards"]), asked["packed"])
-        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime, slot)
+        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime, slot, stop)
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    return 0
+        return 3 if isinstance(error, DiskFull) else 2  # a fresh worker waits for room
+    return stop.exit_code
 
 
 if __name__ == "__main__":

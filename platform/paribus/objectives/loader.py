@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import DataLoader
 
 from paribus.data.batching import Batches
 from paribus.data.masking import duplicates, mask, mask_visits, sampling_draws
@@ -20,7 +21,8 @@ from paribus.train.ranks import ALONE, Ranks
 class Steps:
     """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`.
 
-    Of several ranks each takes every `world`-th row of a step.
+    Of several ranks each takes every `world`-th row of a step. They are made ahead, in a thread or with `workers` by as
+    many processes; a step is a function of its number, so it is the same.
     """
 
     def __init__(
@@ -38,8 +40,26 @@ class Steps:
         self.epochs = spec.budget.steps * spec.budget.batch_tokens / self._batches.epoch_tokens
         self.duplicates = duplicates(self._objective.masking, self.epochs)
         self.first = 0
+        self.workers = 0
 
     def __iter__(self) -> Iterator[Step]:
+        numbers: Any = range(self.first, self._spec.budget.steps)
+        if self.workers == 0:
+            return self._ahead()
+        ahead: DataLoader[Step] = DataLoader(
+            self,  # type: ignore[arg-type]
+            batch_size=None,
+            sampler=numbers,
+            num_workers=self.workers,
+            generator=torch.Generator(),  # none of the global stream's draws
+            multiprocessing_context="fork",
+        )
+        return iter(ahead)
+
+    def __getitem__(self, number: int) -> Step:
+        return self.step(number)
+
+    def _ahead(self) -> Iterator[Step]:
         # The next step is made while the device works on this one: what is drawn does not depend on when.
         last, coming = self._spec.budget.steps, None
         with ThreadPoolExecutor(1) as ahead:

@@ -91,7 +91,6 @@ def pretrain(
     vocabulary: int,
     work: Work,
     runtime: Runtime,
-    stop: Callable[[], bool] = lambda: False,
     seat: Callable[[float], int] = lambda peak_mb: 0,
     judge: Judge | None = None,
 ) -> dict[str, object]:
@@ -108,11 +107,11 @@ def pretrain(
         raise ParibusError(f"--devices {runtime.devices}: a step has {most} rows, and each device needs one of them")
     ranks = Ranks(0, runtime.devices)
     steps, module = prepare(spec, seed, rows, vocabulary, runtime, ranks)
-    folder = work.scratch / "checkpoints"
-    found = newest(folder)
+    found = newest(work)
     checkpoint, steps.first = found or (None, 0)
-    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, module.guess, steps.first, stop=stop, seat=seat)
-    callbacks: list[pl.Callback] = [watch, Checkpoints(folder, runtime.checkpoint_seconds)]
+    steps.workers = runtime.loader_workers
+    watch = Watch(work.scratch, budget.steps, budget.batch_tokens, module.guess, steps.first, seat=seat)
+    callbacks: list[pl.Callback] = [watch, Checkpoints(work, runtime.checkpoint_seconds)]
     told: Mapping[str, object] = {}
     if judge:
         measure = partial(_measured, work.scratch / "reported", judge)

@@ -190,8 +190,10 @@ class Runtime(BaseModel):
     """CPU threads a worker. Fixed whatever the number of workers, so results are the same bit for bit."""
     micro_batch_rows: int | None = Field(None, ge=1)
     """Rows through the network at once; null takes 64k tokens of them. The gradients of a batch are added up."""
+    loader_workers: int = Field(0, ge=0)
+    """Processes that make the batches of a pretraining ahead; 0 makes them between steps."""
     checkpoint_seconds: float = Field(60.0, ge=0)
-    """Time between checkpoints of a pretraining."""
+    """Time between checkpoints of a training."""
     lease_seconds: float = Field(60.0, gt=0)
     """A worker on another machine that has not been heard of for this long has lost its work to the next one."""
     allow_other_code: bool = False

@@ -4,6 +4,7 @@
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
     doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints and curves
     leases/NAME.json         who works on a stage or a run
+    paused                   a worker waits for space on the disk, as of the file's time
     queue/NAME.journal       Optuna's journal of each queue
     runs/NAME/plan.json      what each queue was asked for; RUN.json: the resolved spec of every run that was
     logs/RUN.log             what a run's workers printed
@@ -21,19 +22,22 @@ import json
 import math
 import os
 import shutil
+import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from paribus.errors import Corrupt, LostLease, StoreError
-from paribus.files import sha256, write_atomically
+from paribus.errors import Corrupt, DiskFull, LostLease, Stopped, StoreError
+from paribus.files import sha256, sync_to_disk, write_atomically
 from paribus.plan.stages import VERSIONS, Stage
 from paribus.store.lease import Lease, holder, is_live, server_time
 
 FORMAT = 1
+RESERVE_BYTES = 64 * 2**20  # left free on the disk: with less, workers wait before they begin something
+PAUSE_SECONDS = 1.0
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -46,7 +50,7 @@ def writing(root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             message = "no space left on the disk; free some and start again, nothing is lost"
-            raise StoreError(f"{root}: {message}") from error
+            raise DiskFull(f"{root}: {message}") from error
         if error.errno in _READ_ONLY:
             message = f"cannot be written ({error.strerror}); set PARIBUS_STORE to another folder"
             raise StoreError(f"{root}: {message}") from error
@@ -62,14 +66,6 @@ def _whole(path: Path) -> Iterator[None]:
         raise Corrupt(f"{path}: damaged ({error}); remove the folder and run again, it is computed anew") from error
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _checksum(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
@@ -80,6 +76,7 @@ class Store:
     def __init__(self, root: Path, lease_seconds: float = 60.0) -> None:
         self.root = root
         self.lease_seconds = lease_seconds
+        self._pausing = False
         self._verified: set[str] = set()
         self._check_format()
 
@@ -219,7 +216,42 @@ class Store:
             corrupt.mkdir(exist_ok=True)
             self.folder(key).rename(corrupt / f"{key}.{time.time_ns()}")
 
+    @property
+    def free(self) -> int:
+        """The bytes that are free on the disk."""
+        return shutil.disk_usage(self.root).free
+
+    def lacking(self, more: int = 0) -> int:
+        """The bytes that the disk lacks for `more` to be written."""
+        return max(0, RESERVE_BYTES + more - self.free)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a worker waits for space on the disk."""
+        try:
+            return time.time() - (self.root / "paused").stat().st_mtime < 3 * PAUSE_SECONDS
+        except OSError:
+            return False
+
     # --- writing ---
+
+    def pauses(self, more: int = 0) -> bool:
+        """Whether the disk lacks space for `more` bytes; if so, says so once, and takes a moment. Ask until it is not.
+
+        Better than to run into the end of the disk: what others write there may not be whole.
+        """
+        lacking, mark = self.lacking(more), self.root / "paused"
+        with suppress(OSError):
+            if lacking:
+                mark.touch()
+            elif self._pausing:
+                mark.unlink(missing_ok=True)
+        if lacking and not self._pausing:
+            print(f"paused: {self.root}: the disk lacks {lacking / 2**20:,.0f} MB, free some", file=sys.stderr)
+        if lacking:
+            time.sleep(PAUSE_SECONDS)
+        self._pausing = lacking > 0
+        return self._pausing
 
     def lease(self, name: str) -> Lease | None:
         """A lease on `name` if nobody alive holds it, else None. Release it when done."""
@@ -227,10 +259,10 @@ class Store:
             lease = Lease(self.root / "leases", name, self.lease_seconds)
             return lease if lease.acquire() else None
 
-    def claim(self, stage: Stage) -> "Work | None":
-        """The right to compute `stage`, or None while another live worker holds it."""
+    def claim(self, stage: Stage, stop: Callable[[], bool] = lambda: False) -> "Work | None":
+        """The right to compute `stage`, or None while another live worker holds it; `stop` says whether to go on."""
         lease = self.lease(stage.key)
-        return Work(self, stage, lease) if lease else None
+        return Work(self, stage, lease, stop) if lease else None
 
     def provenance(self, digest: str) -> dict[str, Any]:
         """Commit, diff and package versions recorded under `digest`."""
@@ -254,6 +286,9 @@ class Measured:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
+    def may_stop(self) -> None:
+        """Called where it is safe to stop."""
+
     def row(self, metric: str, value: float, *, split: str | None = None, n: int | None = None, **more: Any) -> None:
         """Record one measurement, a finite number; `n` is the number of items it is taken over."""
         if not math.isfinite(value):
@@ -268,9 +303,9 @@ class Work(Measured):
     whoever resumes.
     """
 
-    def __init__(self, store: Store, stage: Stage, lease: Lease) -> None:
+    def __init__(self, store: Store, stage: Stage, lease: Lease, stop: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
-        self.store, self.stage, self._lease = store, stage, lease
+        self.store, self.stage, self._lease, self._stop = store, stage, lease, stop
         self.folder = store.root / "doing" / stage.key
         self.out = self.folder / f"out.{lease.owner}"
         self.scratch = self.folder / "scratch"
@@ -310,9 +345,14 @@ class Work(Measured):
                 raise OSError(errno.ENOSPC, "no space left on device") from error
 
     @property
-    def lost(self) -> bool:
-        """Whether another worker took this over; what is computed from here on is dropped."""
-        return self._lease.lost
+    def stopping(self) -> bool:
+        """Whether to end when it is safe: somebody asked for it, or another worker took this over."""
+        return self._lease.lost or self._stop()
+
+    def may_stop(self) -> None:
+        """Say that it is safe to stop here; raises Stopped if so."""
+        if self.stopping:
+            raise Stopped
 
     def _disk_is_full(self, error: BaseException) -> bool:
         """Libraries report a full disk in words of their own; the disk itself knows."""
@@ -347,15 +387,15 @@ class Work(Measured):
                 },
             }
             for path in self.out.rglob("*"):
-                _sync(path)
+                sync_to_disk(path)
             write_atomically(self.out / "stage.json", json.dumps(record, indent=1))
-            _sync(self.out)
+            sync_to_disk(self.out)
             target = self.store.folder(self.stage.key)
             with self._lease.held():
                 if not self.store.has(self.stage.key):
                     self.store.set_aside(self.stage.key)  # a folder without its record is no finished stage
                     self.out.rename(target)
-                    _sync(target.parent)
+                    sync_to_disk(target.parent)
             shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import pytorch_lightning as pl
 import torch
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from paribus.errors import ParibusError
 from paribus.spec.run import Runtime
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
-warnings.filterwarnings("ignore", module="pytorch_lightning")
+warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric")
 
 
 def device(runtime: Runtime) -> torch.device:
@@ -62,5 +63,8 @@ def fit(
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
+        plugins=[LightningEnvironment()],  # whatever SLURM says of its tasks: a training is this process
     )
+    # Lightning's own handlers end a training where nothing was saved, and put SLURM jobs back into the queue.
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     trainer.fit(module, train_dataloaders=batches, ckpt_path=checkpoint, weights_only=True)

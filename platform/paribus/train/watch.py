@@ -11,7 +11,7 @@ import psutil
 import pytorch_lightning as pl
 import torch
 
-from paribus.errors import Stopped
+from paribus.files import write_atomically
 from paribus.store.store import read_jsonl
 from paribus.train.memory import peak_mb
 
@@ -34,7 +34,7 @@ class Watch(pl.Callback):
 
     curve.jsonl: one object a reading, {"step", "time", "train/loss" (mean since the last), "train/lr", ...}.
     Diverged: a loss that is no number, or a reading half as high again as both `worst_loss` (nats, what guessing costs)
-    and the first reading of this process.
+    and the first reading.
 
     progress.json: step, steps, rate (units a second), unit, loss, seconds_left.
     """
@@ -47,13 +47,12 @@ class Watch(pl.Callback):
         worst_loss: float,
         resumed_at: int = 0,
         unit: Literal["tokens", "items"] = "tokens",
-        stop: Callable[[], bool] = lambda: False,
         seat: Callable[[float], int] = lambda peak_mb: 0,
     ) -> None:
         self._curve = scratch / "curve.jsonl"
         self._progress = scratch / "progress.json"
         self._steps, self._step_size, self._worst = steps, step_size, worst_loss
-        self._stop, self._unit, self._seat = stop, unit, seat
+        self._unit, self._seat = unit, seat
         self.shared_with = 0
         """The most other runs that `seat`, told the memory taken so far, said share the device."""
         self._measured_at = resumed_at + MEASURED_STEPS
@@ -64,14 +63,12 @@ class Watch(pl.Callback):
         self._process.cpu_percent()
         # After a resume the steps past the checkpoint are run, and written, once more.
         points = read_jsonl(self._curve) if self._curve.is_file() else []
-        self._curve.write_text("".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
+        write_atomically(self._curve, "".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
         self._since, self._since_step = time.monotonic(), resumed_at
         self._told = -math.inf
         self.seconds, self.done = 0.0, 0
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
-        if self._stop():
-            raise Stopped
         step = trainer.global_step
         last: dict[str, torch.Tensor] = module.last  # type: ignore[assignment]
         self._losses.append(last["loss"])
@@ -79,7 +76,7 @@ class Watch(pl.Callback):
             self.shared_with = max(self.shared_with, self._seat(peak_mb()))
         if step % self._every and step != self._steps:
             return
-        losses = torch.stack(self._losses).tolist()
+        losses = torch.stack([loss.to(last["loss"].device) for loss in self._losses]).tolist()
         for offset, loss in enumerate(losses):
             if not math.isfinite(loss):
                 raise Diverged(step - len(losses) + 1 + offset, loss)
@@ -90,6 +87,12 @@ class Watch(pl.Callback):
         self._losses = []
         others = {f"train/{name}": float(value) for name, value in last.items() if name != "loss"}
         self._write(step, {"train/loss": mean, **others})
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": self._losses, "first": self._first}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._losses, self._first = state["losses"], state["first"]
 
     def _write(self, step: int, values: dict[str, float]) -> None:
         now = time.monotonic()

@@ -1,0 +1,275 @@
+"""The chaos drill: an experiment of many short runs whose workers, queue, disk and MLflow keep failing.
+
+At the end every run is in the table exactly once, its rows are those of an undisturbed execution bit for bit, and
+nothing is left behind. `pytest -m drill tests/test_chaos.py`; CHAOS_EVENTS=2000 makes it longer.
+"""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import psutil
+import pytest
+
+from paribus import cli
+from paribus.jobs.queue import Queue, entries
+from paribus.store.store import Store
+
+pytestmark = pytest.mark.drill
+
+EXPERIMENT = """\
+question: Does anything get lost?
+expect: nothing does
+base: bert-relative
+factors: [masking]
+tasks: [acceptability]
+"""
+QUEUE = "chaos@debug"
+WORKERS = 4
+EVENTS = int(os.environ.get("CHAOS_EVENTS", "0"))
+PATIENCE_SECONDS = 1800
+
+
+class Laboratory:
+    """A project with its store on a small disk of its own, the processes that work on it, and what disturbs them."""
+
+    def __init__(self, folder: Path, seeds: int, port: int | None = None) -> None:
+        self.folder, self.port, self.seeds = folder, port, seeds
+        self.store = Store(folder / "results")
+        self._environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+        self._environment |= {"PARIBUS_STORE": str(self.store.root)}
+        (folder / "experiments").mkdir(parents=True)
+        self._log = (folder / "log").open("a")
+        self._work: subprocess.Popen[bytes] | None = None
+        self._mlflow: subprocess.Popen[bytes] | None = None
+        self.starts = 0
+        (folder / "experiments" / "chaos.yaml").write_text(EXPERIMENT + f"seeds: {seeds}\n")
+        tracking = f'tracking = "http://127.0.0.1:{port}"\n' if port else ""
+        (folder / "paribus.toml").write_text(f'store = "results"\n{tracking}')
+
+    def paribus(self, *argv: str) -> str:
+        """Run a command to its end."""
+        command = [sys.executable, "-m", "paribus", *argv]
+        done = subprocess.run(command, cwd=self.folder, env=self._environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr + self.said()
+        return done.stdout
+
+    def keep_working(self) -> None:
+        """Start `paribus work` unless it runs."""
+        if self._work is None or self._work.poll() is not None:
+            self.starts += 1
+            command = [sys.executable, "-m", "paribus", "work", "--checkpoint-seconds", "0.5"]
+            command += ["--workers", str(WORKERS)]
+            self._work = subprocess.Popen(
+                command, cwd=self.folder, env=self._environment, stdout=self._log, stderr=self._log
+            )
+
+    def finish(self) -> None:
+        """Wait until `paribus work` has ended by itself."""
+        assert self._work
+        self._work.wait(PATIENCE_SECONDS)
+
+    def done(self) -> int:
+        """The runs that are done."""
+        return sum(key.startswith("finetune-") for key in self.store.keys())
+
+    def workers(self) -> list[psutil.Process]:
+        """The processes that work on runs and on data stages, whoever started them."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                words = process.cmdline()
+                if {"paribus.jobs.worker", "paribus.execute"} & set(words):
+                    if process.environ().get("PARIBUS_STORE") == str(self.store.root):
+                        found.append(process)
+        return found
+
+    def start_mlflow(self) -> None:
+        """The server that runs are mirrored to."""
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder / 'mlflow.db'}"]
+        command += ["--artifacts-destination", str(self.folder / "artifacts")]
+        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        self._mlflow = subprocess.Popen(
+            command, stdout=self._log, stderr=self._log, env=environment, start_new_session=True
+        )
+
+    def stop_mlflow(self) -> None:
+        """Kill the server and what it started."""
+        assert self._mlflow
+        with suppress(ProcessLookupError):
+            os.killpg(self._mlflow.pid, signal.SIGKILL)
+        self._mlflow.wait()
+
+    def said(self) -> str:
+        """The end of what everything printed."""
+        return (self.folder / "log").read_text(errors="replace")[-4000:]
+
+    def close(self) -> None:
+        """End what is left."""
+        for process in [*self.workers(), *([psutil.Process(self._work.pid)] if self._work else [])]:
+            with suppress(psutil.Error):
+                process.kill()
+        if self._mlflow:
+            self.stop_mlflow()
+        self._log.close()
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """A disk of 300 MB at `folder`; False where nobody may mount one."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(folder)], capture_output=True)
+    try:
+        yield mounted.returncode == 0
+    finally:
+        if mounted.returncode == 0:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def results(root: Path) -> dict[str, bytes]:
+    """The rows of every finished stage and the weights of every encoder, by path."""
+    stages = root / "stages"
+    files = [*stages.glob("*/rows.jsonl"), *stages.glob("*/*.safetensors"), *stages.glob("*/predictions.parquet")]
+    return {str(path.relative_to(stages)): path.read_bytes() for path in files}
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def disturb(laboratory: Laboratory, events: int, draws: random.Random, special: dict[int, Callable[[], None]]) -> Any:
+    """Signal a random worker again and again, and do what is `special` at its place; how often each happened.
+
+    Runs get on between events, but not so far ahead of them that the experiment ends first.
+    """
+    happened: Counter[str] = Counter()
+    asleep: list[tuple[float, psutil.Process]] = []
+    last, began, total = 0.0, time.monotonic(), 2 * laboratory.seeds
+    while happened.total() < events:
+        laboratory.keep_working()
+        now = time.monotonic()
+        assert now - began < PATIENCE_SECONDS, f"{happened}: {laboratory.said()}"
+        for moment, process in [pair for pair in asleep if pair[0] < now]:
+            asleep.remove((moment, process))
+            with suppress(psutil.Error):
+                process.resume()
+        ahead = laboratory.done() / total > happened.total() / events
+        workers = laboratory.workers()
+        if now - last > (0.3 if ahead else 2.0) and workers:
+            last, victim = now, draws.choice(workers)
+            name = draws.choices(["kill -9", "SIGTERM", "SIGINT", "SIGSTOP"], [5, 2, 1, 2])[0]
+            with suppress(psutil.Error):
+                match name:
+                    case "kill -9":
+                        victim.kill()
+                    case "SIGTERM":
+                        victim.terminate()
+                    case "SIGINT":
+                        victim.send_signal(signal.SIGINT)
+                    case "SIGSTOP":
+                        victim.suspend()
+                        # The first sleeps for longer than its lease lasts.
+                        asleep.append((now + (70 if not happened[name] else draws.uniform(0.2, 6)), victim))
+                happened[name] += 1
+                if happened.total() in special:
+                    special[happened.total()]()
+        time.sleep(0.05)
+    for _, process in asleep:
+        with suppress(psutil.Error):
+            process.resume()
+    return happened
+
+
+@pytest.mark.parametrize(("storage", "seeds", "events"), [("journal", 6, 40), ("postgresql", 30, 200)])
+def test_nothing_is_lost_and_no_number_moves_whatever_fails(
+    tmp_path: Path, request: pytest.FixtureRequest, storage: str, seeds: int, events: int
+) -> None:
+    postgres = request.getfixturevalue("postgres") if storage == "postgresql" else None
+    events = EVENTS or events
+    quiet = Laboratory(tmp_path / "quiet", seeds)
+    laboratory = Laboratory(tmp_path / "chaos", seeds, free_port())
+    try:
+        with small_disk(laboratory.store.root) as small:
+            quiet.paribus("run", "chaos", "--scale", "debug", "--workers", "2")
+            if postgres:
+                postgres.drop()
+            laboratory.start_mlflow()
+            laboratory.paribus("queue", "chaos", "--scale", "debug")
+            outage = threading.Timer(60, laboratory.start_mlflow)
+
+            def mlflow_goes_for_a_minute() -> None:
+                laboratory.stop_mlflow()
+                outage.start()
+
+            def storage_restarts() -> None:
+                if postgres:
+                    postgres.stop()
+                    time.sleep(3)
+                    postgres.start()
+
+            def disk_fills() -> None:
+                if not small:
+                    return
+                filler = laboratory.store.root / "filler"
+                with filler.open("wb") as stream, suppress(OSError):
+                    os.posix_fallocate(stream.fileno(), 0, laboratory.store.free - 4096)
+                time.sleep(4)
+                assert "paused: disk" in laboratory.paribus("status")
+                filler.unlink()
+
+            special = {
+                events // 8: storage_restarts,
+                events // 4: mlflow_goes_for_a_minute,
+                events // 3: disk_fills,
+                events * 2 // 3: storage_restarts,
+            }
+            began = time.monotonic()
+            happened = disturb(laboratory, events, random.Random(0), special)
+            print(f"{storage}: {dict(happened)} in {time.monotonic() - began:.0f} s, {laboratory.done()} runs done")
+            while {"waiting", "running", "lost"} & {entry.status for _, entry in entries(laboratory.store, [QUEUE])}:
+                assert time.monotonic() - began < PATIENCE_SECONDS, laboratory.said()
+                laboratory.keep_working()
+                time.sleep(0.5)
+            laboratory.finish()
+            outage.join()
+            print(f"all done after {time.monotonic() - began:.0f} s, `paribus work` started {laboratory.starts} times")
+            laboratory.paribus("sync")
+            check(laboratory, quiet)
+    finally:
+        quiet.close()
+        laboratory.close()
+
+
+def check(laboratory: Laboratory, quiet: Laboratory) -> None:
+    """Everything once, the same bits as undisturbed, and nothing left behind."""
+    root, runs = laboratory.store.root, 2 * laboratory.seeds
+    stands = [entry for _, entry in entries(laboratory.store, [QUEUE])]
+    assert Counter(entry.status for entry in stands) == {"done": runs}, [e.reason for e in stands if e.reason]
+    assert len({(entry.arm, entry.seed) for entry in stands}) == runs
+    assert f"{runs} of {runs} runs are done" in laboratory.paribus("table", "chaos", "--scale", "debug")
+    assert results(root) == results(quiet.store.root)
+    states = Counter(trial.state.name for trial in Queue(laboratory.store, QUEUE)._study.trials)
+    assert states == {"COMPLETE": runs}
+    assert [path.name for path in (root / "leases").glob("*.json")] == []
+    assert [path.name for path in (root / "doing").iterdir()] == []
+    assert laboratory.workers() == []
+    client = mlflow.MlflowClient(f"http://127.0.0.1:{laboratory.port}")
+    found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=5000)
+    assert found and {run.info.status for run in found} == {"FINISHED"}
+    assert max(Counter(run.data.tags["paribus.id"] for run in found).values()) == 1
+    print(json.dumps({"mlflow runs": len(found), "stages": len(results(root))}))
