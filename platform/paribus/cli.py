@@ -645,17 +645,39 @@ def ui(
 @app.command()
 def sync(queues: Queues = None) -> None:
     """Bring MLflow up to date with the store, or build it anew.  Example: paribus sync masking@tiny"""
+    from functools import partial
+
     from paribus.jobs.plans import queued
     from paribus.jobs.queue import names
+    from paribus.tables.table import experiment_table
     from paribus.tracking.mirror import sync as bring
     from paribus.tracking.mirror import tracking_uri
 
     project = _project()
     store = _store(project)
     for found in queued(project, store, names(store, queues)):
-        counts = bring(found, store, tracking_uri(project))
+        table = partial(experiment_table, found, store, project.paper(found.experiment))
+        counts = bring(found, store, tracking_uri(project), table=table)
         did = f"{counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
         print(f"{found.name}: {did}")
+
+
+@app.command()
+def publish(experiment: Name, scale: Scale = "tiny", seeds: Seeds = None, sets: Sets = None) -> None:
+    """Named views of an experiment inside MLflow: arms, curves, the table.  Example: paribus publish masking"""
+    from functools import partial
+
+    from paribus.tables.table import experiment_table
+    from paribus.tracking.mirror import sync, tracking_uri
+    from paribus.tracking.publish import publish as write_views
+
+    project = _project()
+    store = _store(project)
+    found = _plan(project, experiment, scale, seeds, sets)
+    table = partial(experiment_table, found, store, project.paper(found.experiment))
+    sync(found, store, tracking_uri(project), table=table)
+    for name, address in write_views(found, table(), tracking_uri(project)).items():
+        print(f"{name}: {address}")
 
 
 @app.command()

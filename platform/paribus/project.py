@@ -121,6 +121,10 @@ class Project:
         folder = FOLDERS[kind]
         return Library(kind, model, [PACKAGE / folder, self.root / folder])
 
+    def paper(self, experiment: Experiment, asked_by: str = "") -> PaperTable | None:
+        """The table that an experiment reproduces, if it does."""
+        return self.tables.get(experiment.reproduces, asked_by) if experiment.reproduces else None
+
     @cached_property
     def experiments(self) -> Library[Experiment]:
         return self._library("experiment", Experiment)

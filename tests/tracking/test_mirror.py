@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Store:
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty tracking database; making one takes seconds."""
     path = tmp_path_factory.mktemp("schema") / "mlflow.db"
-    mirror._connect(f"sqlite:///{path}").search_experiments()
+    mirror.connect(f"sqlite:///{path}").search_experiments()
     return path
 
 
@@ -163,7 +163,7 @@ def test_an_unchanged_store_is_not_sent_and_mlflow_not_asked(
     uri, wanted = database("a.db"), planned()
     finish_run(store, wanted.runs[0])
     assert sync(wanted, store, uri).created == 6
-    monkeypatch.setattr(mirror, "_connect", lambda uri: pytest.fail("MLflow was asked"))
+    monkeypatch.setattr(mirror, "connect", lambda uri: pytest.fail("MLflow was asked"))
     assert sync(wanted, store, uri) == mirror.Counts(unchanged=6)
 
 
@@ -251,7 +251,7 @@ def test_a_sync_killed_half_way_is_completed_by_the_next(
 ) -> None:
     uri, wanted = database("a.db"), planned()
     finish_run(store, wanted.runs[0])
-    client = type(mirror._connect(uri))
+    client = type(mirror.connect(uri))
     real, left = getattr(client, where), iter(range(calls - 1))
 
     def dying(*args: Any, **more: Any) -> Any:
@@ -281,7 +281,7 @@ def test_what_was_deleted_from_mlflow_comes_back(store: Store, database: Callabl
         finish(store, stage)
     sync(wanted, store, uri)
     before = content(uri, wanted)
-    client = mirror._connect(uri)
+    client = mirror.connect(uri)
     experiment = client.get_experiment_by_name(wanted.name).experiment_id
     if loss == "database":
         uri = database("a.db")  # an empty one in its place
@@ -393,7 +393,7 @@ def test_a_real_server_shows_the_artifacts_and_can_be_mirrored_to(store: Store, 
         while not answers(f"{url}/health"):
             assert server.poll() is None and time.time() < deadline
             time.sleep(0.2)
-        client = mirror._connect(uri)
+        client = mirror.connect(uri)
         experiment = client.get_experiment_by_name(wanted.name).experiment_id
         (run,) = client.search_runs([experiment], "run_name = 'static seed 0'")
         with urllib.request.urlopen(f"{url}/get-artifact?path=git.diff&run_uuid={run.info.run_id}") as answer:

@@ -32,9 +32,7 @@ class Content:
     @cached_property
     def table(self) -> Table:
         """Its table."""
-        reproduces = self.plan.experiment.reproduces
-        paper = self.project.tables.get(reproduces) if reproduces else None
-        return experiment_table(self.plan, self.store, paper, self.failed)
+        return experiment_table(self.plan, self.store, self.project.paper(self.plan.experiment), self.failed)
 
     @cached_property
     def short(self) -> Mapping[str, str]:

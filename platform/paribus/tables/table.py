@@ -139,9 +139,7 @@ def tables_for(
     found = []
     for experiment in experiments:
         planned = plan(project, experiment, scale, seeds, overrides, store)
-        reproduces = planned.experiment.reproduces
-        where = str(project.experiments.path(experiment))
-        paper = project.tables.get(reproduces, f"{where}: reproduces") if reproduces else None
+        paper = project.paper(planned.experiment, f"{project.experiments.path(experiment)}: reproduces")
         found.append(experiment_table(planned, store, paper, failed, allow))
     return found
 

@@ -3,10 +3,12 @@
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 from paribus.plan.plan import Plan, again
 from paribus.project import Project
 from paribus.store.store import Store
+from paribus.tables.table import experiment_table
 from paribus.tracking.mirror import sync, tracking_uri
 
 LOOK_SECONDS = 5.0
@@ -42,18 +44,20 @@ class Mirroring:
     def _run(self) -> None:
         while not self._stop.wait(LOOK_SECONDS):
             self._sync()
-        self._sync()
+        self._sync(last=True)
 
-    def _sync(self) -> None:
-        """Bring MLflow up to date, one process at a time."""
+    def _sync(self, last: bool = False) -> None:
+        """Bring MLflow up to date, one process at a time; the tables, which take a while, once at the end."""
         lease = self._store.lease("mirror")
         if lease is None:
             return  # another command is at it
         try:
             for plan in self._plans:
-                outage = sync(again(plan, self._project, self._store), self._store, tracking_uri(self._project), True)
-                self._say(outage.outage)
-                if outage.outage:
+                found = again(plan, self._project, self._store)
+                table = partial(experiment_table, found, self._store, self._project.paper(found.experiment))
+                did = sync(found, self._store, tracking_uri(self._project), True, table if last else None)
+                self._say(did.outage)
+                if did.outage:
                     return
         finally:
             lease.release()

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,7 @@ from paribus.project import Project
 from paribus.spec.base import digest
 from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
+from paribus.tables.table import Table
 from paribus.tracking.wanted import Content, Entry, Point, Wanted
 
 STATUS = {"done": "FINISHED", "diverged": "FAILED", "pruned": "FINISHED", "running": "RUNNING", "missing": "SCHEDULED"}
@@ -72,8 +73,10 @@ def artifact_folder(store: Store) -> Path:
     return store.root.resolve() / "mlartifacts"
 
 
-def sync(plan: Plan, store: Store, uri: str, live: bool = False) -> Counts:
-    """Bring MLflow at `uri` up to date with what the store has of `plan`.
+def sync(
+    plan: Plan, store: Store, uri: str, live: bool = False, table: Callable[[], Table] | None = None
+) -> Counts:
+    """Bring MLflow at `uri` up to date with what the store has of `plan`; `table` makes its table, sent along.
 
     An outage raises ParibusError; with `live` it is told in `Counts.outage` instead, so that the work goes on.
     """
@@ -81,7 +84,7 @@ def sync(plan: Plan, store: Store, uri: str, live: bool = False) -> Counts:
         return Counts()
     try:
         with writing(store.root), exclusive(store.root / "mirror.lock"):
-            return _sync(plan, store, uri, live)
+            return _sync(plan, store, uri, live, table)
     except Exception as error:
         problem = str(error)
         if not isinstance(error, ParibusError):
@@ -91,8 +94,8 @@ def sync(plan: Plan, store: Store, uri: str, live: bool = False) -> Counts:
         raise ParibusError(problem) from error
 
 
-def _sync(plan: Plan, store: Store, uri: str, live: bool) -> Counts:
-    wanted = Wanted(plan, store)
+def _sync(plan: Plan, store: Store, uri: str, live: bool, table: Callable[[], Table] | None) -> Counts:
+    wanted = Wanted(plan, store, table)
     entries = list(wanted.entries())
     sources = [entry.source for entry in entries]
     started = len(sources) - sources.count(None)
@@ -143,7 +146,7 @@ def _all_there(uri: str, runs: set[str]) -> bool:
         return False
 
 
-def _connect(uri: str) -> Any:
+def connect(uri: str) -> Any:
     """An MlflowClient. MLflow is imported here and nowhere earlier."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -182,7 +185,7 @@ class _Mirror:
     """One MLflow experiment while it is brought up to date; `marks` changes along."""
 
     def __init__(self, uri: str, plan: Plan, artifacts: Path, marks: dict[str, Mark]) -> None:
-        self.client, self.marks = _connect(uri), marks
+        self.client, self.marks = connect(uri), marks
         experiment = self.client.get_experiment_by_name(plan.name)
         if experiment is None:
             # A server keeps artifacts where it likes; without one they lie beside the store.
@@ -243,6 +246,7 @@ class _Mirror:
         return compare and any(
             (metric.key, metric.value, metric.step, metric.timestamp) not in known
             for key in run.data.metrics
+            if not key.startswith("table/")  # a summary, which may have said something else before
             for metric in self.client.get_metric_history(run.info.run_id, key)
         )
 
@@ -251,7 +255,10 @@ class _Mirror:
 
         self.client.log_batch(
             run_id,
-            metrics=[Metric(_name(point.key), point.value, point.timestamp, point.step) for point in points],
+            metrics=[
+                Metric(_name(point.key), point.value, point.timestamp, point.step)
+                for point in (*points, *content.summary)
+            ],
             params=[Param(_name(key), value[:6000]) for key, value in content.params.items()],
             tags=[RunTag(_name(key), value[:8000]) for key, value in tags.items()],
         )
@@ -266,7 +273,7 @@ class _Mirror:
 
 def content(uri: str, plan: Plan) -> dict[str, Any]:
     """Everything MLflow at `uri` holds of `plan`, by paribus.id, without what differs from one database to another."""
-    client = _connect(uri)
+    client = connect(uri)
     experiment = client.get_experiment_by_name(plan.name)
     if experiment is None:
         return {}

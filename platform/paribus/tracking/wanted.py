@@ -1,7 +1,7 @@
 """What MLflow should say about a plan, as plain data. `mirror` makes it so; nothing here imports MLflow.
 
-    experiment   masking@tiny
-      arm        static
+    experiment   masking@tiny                           the table as files
+      arm        static                                 what the table says of it
         run      static seed 0                   also carries the final measurements, the spec and the environment
           stage  pretrain, evaluate, acceptability lr=0.001 batch=16 epochs=3 #0
 
@@ -10,7 +10,7 @@ rebuilt mirror equals the live one.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal, NamedTuple
@@ -25,6 +25,9 @@ from paribus.spec.base import Spec, canonical, digest
 from paribus.spec.finetuning import Point as GridPoint
 from paribus.spec.task import Task
 from paribus.store.store import Store
+from paribus.tables.render import FORMATS, render
+from paribus.tables.summary import summary
+from paribus.tables.table import Table
 
 OWN = ("pretrain", "import", "evaluate", "minimal-pairs", "finetune")
 """The kinds of stage that belong to one run; the others are shared and appear as tags."""
@@ -55,6 +58,8 @@ class Content:
     points: list[Point]
     artifacts: dict[str, str]
     """File name to text."""
+    summary: Sequence[Point] = ()
+    """What a table says now. Later it may say something else, at a later step."""
 
 
 @dataclass(frozen=True)
@@ -91,29 +96,44 @@ def params_of(spec: Spec) -> dict[str, str]:
 class Wanted:
     """One look at the store for one plan. What is not asked for is not read."""
 
-    def __init__(self, plan: Plan, store: Store) -> None:
-        self.plan, self._store = plan, store
+    def __init__(self, plan: Plan, store: Store, table: Callable[[], Table] | None = None) -> None:
+        """`table` makes the plan's table; without it, nothing is said of arms as a whole."""
+        self.plan, self._store, self._table = plan, store, table
         self.look = cache(self._look)
         self.facts = cache(self._facts)
         self.provenance = cache(store.provenance)
         self.busy = cache(self._busy)
+        self.arms: Sequence[ArmEntry] = ()
 
     @property
     def note(self) -> str:
         """The description of the MLflow experiment, in Markdown."""
         experiment = self.plan.experiment
-        return f"{experiment.question}\n\n*Expected:* {experiment.expect}\n\n*Scale:* {self.plan.scale}"
+        about = f"{experiment.question}\n\n*Expected:* {experiment.expect}\n\n*Scale:* {self.plan.scale}"
+        return f"{about}\n\n{render(self.table, 'md')}" if self.table else about
+
+    @cached_property
+    def table(self) -> Table | None:
+        """The plan's table, once a run of it was started."""
+        started = any(self.look(run.pretrained.key) for run in self.plan.runs)
+        return self._table() if self._table and started else None
 
     def entries(self) -> "Iterator[Entry]":
         """Everything that may become an MLflow run, parents first."""
         trials = [(run.arm, [run]) for run in self.plan.trials]
         arms = [(arm, [run for run in self.plan.runs if run.arm is arm]) for arm in self.plan.arms]
+        whole = ExperimentEntry(self)
+        found = []
         for arm, planned in [*trials, *arms]:
             id = digest(f"{self.plan.name}|{arm.label}|{canonical(arm.run)}")
             tags = self._tags(arm)
             runs = [RunEntry(self, id, tags, run) for run in planned]
-            yield ArmEntry(id, tags, arm, runs)
-            for run in runs:
+            found.append(ArmEntry(self, whole.id, id, tags, arm, runs))
+        whole.arms = self.arms = found
+        yield whole
+        for entry in found:
+            yield entry
+            for run in entry.runs:
                 yield run
                 yield from run.stages
 
@@ -174,36 +194,84 @@ class Wanted:
         return Facts(record["outcome"], *times, record)
 
 
-class ArmEntry:
-    """An arm: the parent of its runs."""
+def _together(parts: Sequence[Facts], lacking: bool) -> Facts:
+    """Outcome and times of what consists of `parts`; `lacking`: more will be started."""
+    outcomes = {part.outcome for part in parts} | ({"missing"} if lacking else set())
+    outcome = next(word for word in ("running", "missing", "diverged", "pruned", "done") if word in outcomes)
+    ends = [part.end for part in parts if part.end is not None]
+    return Facts(outcome, min(part.start for part in parts), max(ends) if outcome in OVER else None, {})
+
+
+class ExperimentEntry:
+    """The whole plan: the parent of its arms, with the table as files."""
 
     parent = None
 
-    def __init__(self, id: str, tags: dict[str, str], arm: Arm, runs: "Sequence[RunEntry]") -> None:
-        self.id, self._tags, self._arm, self._runs = id, tags, arm, runs
-        self.name = arm.label
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted, self.arms = wanted, list[ArmEntry]()
+        self.name = wanted.plan.label
+        self.id = digest(f"{wanted.plan.label}|experiment")
 
     @property
     def source(self) -> str | None:
         """What `read` depends on; None until a run is started."""
-        started = [run.source or "" for run in self._runs]
-        return digest(" ".join(started)) if any(started) else None
+        started = [arm.source or "" for arm in self.arms]
+        table = self._wanted.table
+        said = digest(render(table, "json")) if table else ""
+        return digest(" ".join([*started, said])) if any(started) else None
 
     def read(self) -> Content:
         """What MLflow should hold."""
-        runs = [run.summary for run in self._runs if run.source]
-        outcomes = {run.outcome for run in runs} | ({"missing"} if len(runs) < len(self._runs) else set())
-        outcome = next(word for word in ("running", "missing", "diverged", "pruned", "done") if word in outcomes)
-        ends = [run.end for run in runs if run.end is not None]
+        facts = _together([arm.facts for arm in self.arms if arm.source], not all(arm.source for arm in self.arms))
+        plan, table = self._wanted.plan, self._wanted.table
+        tags = {"paribus.kind": "experiment", "paribus.experiment": plan.experiment_name, "paribus.scale": plan.scale}
+        files = {f"table.{format}": render(table, format) for format in FORMATS} if table else {}
+        return Content(facts.outcome, facts.start, facts.end, tags, {}, [], files)
+
+
+class ArmEntry:
+    """An arm: the parent of its runs, with what the table says of it."""
+
+    def __init__(
+        self, wanted: Wanted, parent: str, id: str, tags: dict[str, str], arm: Arm, runs: "Sequence[RunEntry]"
+    ) -> None:
+        self._wanted, self.parent, self.id, self._tags, self._arm, self.runs = wanted, parent, id, tags, arm, runs
+        self.name = arm.label
+
+    @property
+    def facts(self) -> Facts:
+        """Outcome and times over the runs."""
+        return _together([run.summary for run in self.runs if run.source], not all(run.source for run in self.runs))
+
+    @property
+    def source(self) -> str | None:
+        """What `read` depends on; None until a run is started."""
+        started = [run.source or "" for run in self.runs]
+        said = json.dumps(self._said()) if any(started) else ""
+        return digest(" ".join([*started, said])) if any(started) else None
+
+    def read(self) -> Content:
+        """What MLflow should hold."""
+        facts = self.facts
+        measured, verdicts = self._said()
+        ends = [entry.summary.end for arm in self._wanted.arms for entry in arm.runs if entry.source]
+        over = [end for end in ends if end is not None]
         return Content(
-            outcome,
-            start=min(run.start for run in runs),
-            end=max(ends) if outcome in OVER else None,
-            tags={"paribus.kind": "arm", **self._tags},
+            facts.outcome,
+            facts.start,
+            facts.end,
+            tags={"paribus.kind": "arm", **self._tags, **verdicts},
             params={path: value for path, value in params_of(self._arm.run).items() if path != "seed"},
             points=[],
             artifacts={},
+            # The more runs have ended, the later the step: MLflow shows the last one.
+            summary=[Point(key, value, len(over), max(over)) for key, value in measured.items()] if over else (),
         )
+
+    def _said(self) -> tuple[dict[str, float], dict[str, str]]:
+        """What the table says: metrics by name, and tags."""
+        table = self._wanted.table
+        return summary(table, self._arm.label) if table else ({}, {})
 
 
 class RunEntry:
@@ -356,7 +424,7 @@ class StageEntry:
         }
 
 
-Entry = ArmEntry | RunEntry | StageEntry
+Entry = ExperimentEntry | ArmEntry | RunEntry | StageEntry
 """What becomes an MLflow run: an id, its parent's, a name, the `source` it depends on, and `read` for the content."""
 
 
