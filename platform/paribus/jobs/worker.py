@@ -26,7 +26,7 @@ from paribus.plan.tuning import validation_loss
 from paribus.project import PACKAGE, Project, find
 from paribus.spec.base import digest
 from paribus.spec.run import Runtime
-from paribus.store.store import Store
+from paribus.store.store import Store, writing
 
 ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
@@ -59,7 +59,7 @@ def work(
             time.sleep(ASK_SECONDS)  # what waits is being worked on for another experiment: it is ours when that ends
             continue
         taken += 1
-        with _logged(log_path(store, claim.run.key)):
+        with writing(store.root), _logged(log_path(store, claim.run.key)):
             try:
                 _one(project, store, claim, runtime, stop)
             except LostLease as error:  # the run is another worker's now
