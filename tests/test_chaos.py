@@ -119,7 +119,10 @@ class Laboratory:
 
     def close(self) -> None:
         """End what is left."""
-        for process in [*self.workers(), *([psutil.Process(self._work.pid)] if self._work else [])]:
+        if self._work:
+            self._work.kill()
+            self._work.wait()
+        for process in self.workers():
             with suppress(psutil.Error):
                 process.kill()
         if self._mlflow:

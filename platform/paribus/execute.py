@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from paribus.objectives.pretrain import Judge
 
 POLL_SECONDS = 0.2
+CHILDREN = 5  # processes that signals may end before the run has failed
 CHILD_SECONDS = 5.0  # that data stages have to stop by themselves
 # What the files of a built task are called, by the format of its kind.
 ENDINGS = {"sentence": "tsv", "pair": "tsv", "regression": "tsv", "span-qa": "json", "tagging": "conll"}
@@ -348,6 +349,20 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         "runtime": context.runtime.model_dump(mode="json"),
         "store": str(context.store.root.resolve()),
     }
+    for _ in range(CHILDREN):
+        code, said = _child_ended(context, asked)
+        sys.stderr.write(said)
+        if kind := {2: DataError, 3: StoreError, 4: DiskFull}.get(code):
+            raise kind(said.strip().splitlines()[-1].removeprefix("error: "))
+        if code == 0:
+            return
+        if 0 < code < 128:  # no signal: it would end like this again
+            break
+    raise RuntimeError(f"the data stages ended with code {code}:\n{said[-2000:]}")
+
+
+def _child_ended(context: Context, asked: dict[str, Any]) -> tuple[int, str]:
+    """The exit code of such a child and what it printed; Stopped if the run is to stop meanwhile."""
     with tempfile.TemporaryFile("w+") as heard, tempfile.TemporaryFile("w+") as said:
         json.dump(asked, heard)
         heard.seek(0)
@@ -367,12 +382,7 @@ def _compute_data_in_child(context: Context, stages: list[Stage]) -> None:
         if child.returncode and context.stop():
             raise Stopped  # the terminal, or Slurm, sent it to both
         said.seek(0)
-        words = said.read()
-    sys.stderr.write(words)
-    if kind := {2: DataError, 3: StoreError, 4: DiskFull}.get(child.returncode):
-        raise kind(words.strip().splitlines()[-1].removeprefix("error: "))
-    if child.returncode != 0:
-        raise RuntimeError(f"the data stages ended with code {child.returncode}:\n{words[-2000:]}")
+        return child.returncode, said.read()
 
 
 def _child() -> int:

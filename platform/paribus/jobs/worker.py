@@ -24,7 +24,7 @@ from paribus.jobs.tuning import advance, prune
 from paribus.plan.tuning import validation_loss
 from paribus.project import Project, find
 from paribus.spec.run import Runtime
-from paribus.store.store import Store
+from paribus.store.store import Store, writing
 
 ASK_SECONDS = 1.0  # between looks at whether a user wants the run to stop
 
@@ -63,7 +63,7 @@ def work(
             time.sleep(ASK_SECONDS)  # what waits is being worked on for another experiment: it is ours when that ends
             continue
         taken += 1
-        with logged(log_path(store, claim.run.key)):
+        with writing(store.root), logged(log_path(store, claim.run.key)):
             try:
                 one(project, store, claim, runtime, seat, stop)
             except LostLease as error:  # the run is another worker's now
