@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from paribus.project import Library, Project
     from paribus.spec.run import Runtime
     from paribus.store.store import Store
+    from paribus.tables.verdict import Checked
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -402,10 +403,23 @@ def table(
     sets: Sets = None,
     format: Annotated[str, typer.Option(help="text, md, tex, html, csv or json.")] = "text",
     files: Annotated[bool, typer.Option(help="Also write every format into the store's tables/.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 1 unless every claim of the experiment (`claims`) is met.")
+    ] = False,
+    allow_undecided: Annotated[
+        bool, typer.Option("--allow-undecided", help="With --check: only a claim that is not met counts.")
+    ] = False,
 ) -> None:
     """The paper's table with our numbers beside it.  Example: paribus table roberta-table1 --format tex"""
     project = _project()
-    _print_tables(project, _store(project), name, scale, seeds, sets, format, files)
+    claims = _print_tables(project, _store(project), name, scale, seeds, sets, format, files)
+    if check:
+        if not claims:
+            raise ParibusError(f"--check: {name} declares no `claims`")
+        for claim in claims:
+            print(claim.sentence, file=sys.stderr)
+        if any(claim.outcome not in ("met", *(["undecided"] if allow_undecided else [])) for claim in claims):
+            raise typer.Exit(1)
 
 
 def _print_tables(
@@ -417,7 +431,7 @@ def _print_tables(
     sets: Iterable[str] | None,
     format: str,
     files: bool,
-) -> None:
+) -> "list[Checked]":
     from paribus.jobs.queue import entries, names
     from paribus.spec.load import parse_override
     from paribus.store.store import writing
@@ -427,8 +441,15 @@ def _print_tables(
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
-    failed = [entry.run for _, entry in entries(store, names(store, None)) if entry.status == "failed"]
-    for found in tables_for(project, store, name, scale, seeds, overrides, failed):
+    queued = entries(store, names(store, None))
+    failed = [entry.run for _, entry in queued if entry.status == "failed"]
+    finished: dict[str, dict[str, int]] = {}
+    for queue, entry in queued:
+        if entry.status == "done" and not entry.trial:
+            finished.setdefault(queue, {})[entry.run] = entry.seed
+    claims: list[Checked] = []
+    for found in tables_for(project, store, name, scale, seeds, overrides, failed, finished):
+        claims += found.claims
         if format == "text":
             from paribus import views
             from paribus.tables.render.terminal import show
@@ -441,6 +462,7 @@ def _print_tables(
             with writing(store.root):
                 written = write_all(found, store.root / "tables")
             print("written: " + ", ".join(_short(path) for path in written), file=sys.stderr)
+    return claims
 
 
 def _short(path: Path) -> str:

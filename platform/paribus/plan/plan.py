@@ -11,7 +11,8 @@ from paribus.plan.runs import at_seed
 from paribus.plan.stages import VERSIONS, Stage, Stages
 from paribus.plan.tuning import Results, Tuning, resolve, tuning
 from paribus.project import Project
-from paribus.spec.experiment import Experiment
+from paribus.spec.experiment import UNITS, Experiment
+from paribus.spec.load import suggest
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def plan(
         project.tables.path(experiment.reproduces, f"{project.experiments.path(name)}: reproduces")
     count = seeds or experiment.seeds
     found = arms(project, name, scale, overrides)
+    _refuse_what_is_not_measured(experiment, found, str(project.experiments.path(name)))
     _refuse_equal_arms(project, name, found, [Stages(arm.run) for arm in found])
     tunings: list[Tuning] = []
     if experiment.tune:
@@ -99,6 +101,25 @@ def again(plan_: Plan, project: Project, results: Results) -> Plan:
     if not plan_.untuned:
         return plan_
     return plan(project, plan_.experiment_name, plan_.scale, plan_.seeds, plan_.overrides, results)
+
+
+def _refuse_what_is_not_measured(experiment: Experiment, found: list[Arm], where: str) -> None:
+    """An effect of interest or a claim about a column that no table has would be lost in silence."""
+    tasks = [f"{task.name}.{task.metrics[0]}" for task in found[0].run.evaluation.tasks]
+    columns = [*UNITS, *tasks, *(["average"] if experiment.average else [])]
+    labels = [arm.label for arm in found[1:]]
+    for key in experiment.sesoi:
+        if key not in (known := [*columns, *sorted(set(UNITS.values()))]):
+            raise SpecError(f"{where}: sesoi.{key}: no such column or unit" + suggest(key, known))
+    for index, claim in enumerate(experiment.claims):
+        if claim.metric not in columns:
+            raise SpecError(
+                f"{where}: claims.{index}.metric: no column {claim.metric!r}" + suggest(claim.metric, columns)
+            )
+        if claim.arm not in labels:
+            raise SpecError(
+                f"{where}: claims.{index}.arm: no arm {claim.arm!r} beside the baseline" + suggest(claim.arm, labels)
+            )
 
 
 def _refuse_equal_arms(project: Project, name: str, found: list[Arm], makers: list[Stages]) -> None:

@@ -33,6 +33,7 @@ def render(table: Table) -> str:
     if table.question:
         head += f"\n<p>{escape(table.question)}<br>"
         head += f'<span class="expect">Expected: {escape(table.expect or "")}</span></p>'
+    head += "".join(f'\n<p class="warning"><strong>{escape(warning)}</strong></p>' for warning in table.warnings)
     notes = "\n".join(f"<li>{escape(note)}</li>" for note in digits.notes(table))
     return f"""<!doctype html>
 <html lang="en">
@@ -89,6 +90,8 @@ def _row(row: Row, table: Table) -> str:
 
 def _cell(cell: Cell | None, column: Column, text: bool) -> str:
     value, *difference = digits.lines(cell, column)
-    small = f"<small>{escape(' '.join(difference))}</small>" if difference else ""
+    small = "".join(f"<small>{escape(line)}</small>" for line in difference)
+    shown = f"<strong>{escape(value)}</strong>" if cell and cell.best else escape(value)
+    runs = f' title="{escape(", ".join(sample.run for sample in cell.samples))}"' if cell and cell.samples else ""
     kind = " ".join(name for name, applies in (("published", column.published), ("text", text)) if applies)
-    return f'<td class="{kind}">{escape(value)}{small}</td>'
+    return f'<td class="{kind}"{runs}>{shown}{small}</td>'

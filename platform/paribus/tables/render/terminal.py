@@ -18,6 +18,7 @@ def show(table: Table, width: int = 100) -> RenderableType:
     parts: list[RenderableType] = [Text(table.title, style="bold")]
     if table.question:
         parts.append(Text(f"{table.question}\nExpected: {table.expect}"))
+    parts += [Text(warning, style="bold yellow") for warning in table.warnings]
     room = width - max(len(_label(row)) for row in table.rows)
     for columns in _panels(table, room):
         parts += ["", _grid(table, columns, room)]
@@ -70,8 +71,9 @@ def _label(row: Row) -> str:
 
 
 def _cell(row: Row, column: Column, index: int) -> Text:
-    value, *difference = digits.lines(row.cells[index], column)
-    text = Text(value, style="dim" if column.published else "")
+    cell = row.cells[index]
+    value, *difference = digits.lines(cell, column)
+    text = Text(value, style="dim" if column.published else "bold" if cell and cell.best else "")
     for line in difference:
         text.append(f"\n{line}", style="cyan")
     return text
