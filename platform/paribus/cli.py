@@ -422,6 +422,41 @@ def table(
             raise typer.Exit(1)
 
 
+@app.command()
+def power(
+    experiment: Name,
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+    effect: Annotated[
+        float | None, typer.Option(help="To be found, in the metric's unit; default: the experiment's `sesoi`.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="One column, e.g. mlm.loss; --effect needs it.")] = None,
+    wanted: Annotated[float, typer.Option("--power", help="How often a true effect is to be found.")] = 0.8,
+    as_json: Json = False,
+) -> None:
+    """Seeds an experiment needs, from the runs that it has.  Example: paribus power masking --metric mlm.loss"""
+    from dataclasses import asdict
+
+    from paribus import views
+    from paribus.tables.power import needed, notes, rows
+    from paribus.tables.table import experiment_table
+
+    if effect is not None and (metric is None or effect <= 0):
+        raise ParibusError(f"--effect {effect:g}: expected a size above 0 in the unit of one column, and its --metric")
+    if not 0.05 < wanted < 1:
+        raise ParibusError(f"--power {wanted:g}: expected a share above 0.05 and below 1")
+    project = _project()
+    store = _store(project)
+    found = needed(experiment_table(_plan(project, experiment, scale, seeds, sets), store), effect, metric, wanted)
+    if as_json:
+        views.show_json([asdict(each) for each in found])
+    else:
+        views.show_rows(rows(found))
+        for note in notes(found, wanted):
+            print(note)
+
+
 def _print_tables(
     project: "Project",
     store: "Store",
@@ -623,6 +658,17 @@ def bench_queue(
     from paribus.bench.queue import measure as measure_queue
 
     measure_queue(runs, workers, storage or os.environ.get("PARIBUS_STORAGE"))
+
+
+@bench.command("calibration")
+def bench_calibration(
+    experiments: Annotated[int, typer.Option(min=10, help="Simulated experiments of each kind.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """How often verdicts are false where nothing differs, intervals cover, and effects are found as promised."""
+    from paribus.bench.calibration import measure as measure_verdicts
+
+    measure_verdicts(experiments, seed)
 
 
 @bench.command("pairs")

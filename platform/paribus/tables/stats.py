@@ -17,7 +17,7 @@ LEVEL = 0.95
 ALPHA = 1 - LEVEL
 POWER = 0.8
 _MOST = 10_000  # seeds; what needs more is told as such
-_NODES = (np.arange(128) + 0.5) / 128
+_NODES = (np.arange(64) + 0.5) / 64
 
 
 @dataclass(frozen=True)
@@ -172,15 +172,16 @@ def detectable(n: int, alpha: float, known: int | None = None, wanted: float = P
     return high
 
 
-@cache
 def seeds_for(effect: float, alpha: float, known: int | None = None, wanted: float = POWER) -> int | None:
     """The fewest pairs that find a difference of `effect` standard deviations; None: more than 10,000. See `power`."""
-    if not power(effect, _MOST, alpha, known) >= wanted:
-        return None
-    low, high = 1, _MOST
+    low, high = 1, 2
+    while detectable(high, alpha, known, wanted) > effect:
+        if high == _MOST:
+            return None
+        low, high = high, min(2 * high, _MOST)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power(effect, middle, alpha, known) >= wanted else (middle, high)
+        low, high = (middle, high) if detectable(middle, alpha, known, wanted) > effect else (low, middle)
     return high
 
 

@@ -47,12 +47,19 @@ class Verdict:
     """The least true difference that as many seeds would find with 80 % power."""
     more_seeds: int | None = None
     """How many more would find `sesoi` with 80 % power; None: it is not said, or more than 10,000."""
-    hours: float | None = None
-    """What these seeds take, of this arm and the baseline."""
     why: str | None = None
     """The reason of a refusal."""
     family: int = 1
     """For how many contrasts it is corrected."""
+    seconds_a_seed: float | None = None
+    """What one seed more of this arm and the baseline takes, as measured."""
+
+    @property
+    def hours(self) -> float | None:
+        """What `more_seeds` take."""
+        if self.more_seeds is None or self.seconds_a_seed is None:
+            return None
+        return self.more_seeds * self.seconds_a_seed / 3600
 
 
 def judge(family: Sequence[Contrast]) -> list[Verdict]:
@@ -78,19 +85,23 @@ def judge(family: Sequence[Contrast]) -> list[Verdict]:
 def _verdict(contrast: Contrast, differs: float, same: float, family: int) -> Verdict:
     difference, sesoi, alpha = contrast.difference, contrast.sesoi, ALPHA / family
     if difference.sd is None:
-        return Verdict("equal differences", sesoi=sesoi, family=family)
-    within = sesoi is not None and same <= ALPHA
+        return Verdict("equal differences", sesoi=sesoi, family=family, seconds_a_seed=contrast.seconds)
+    within, known = sesoi is not None and same <= ALPHA, difference.n - 1
+    kind: Kind = "equivalent" if within else "inconclusive"
     if differs <= ALPHA:
-        better = (difference.mean > 0) == contrast.higher_is_better
-        return Verdict("helps" if better else "hurts", differs, sesoi, within, family=family)
-    known = difference.n - 1
-    least = detectable(difference.n, alpha, known) * difference.sd
-    if within:
-        return Verdict("equivalent", differs, sesoi, True, least, family=family)
-    needed = seeds_for(sesoi / difference.sd, alpha, known) if sesoi else None
-    more = None if needed is None else max(needed - difference.n, 1)
-    hours = more * contrast.seconds / 3600 if more is not None and contrast.seconds is not None else None
-    return Verdict("inconclusive", differs, sesoi, False, least, more, hours, family=family)
+        kind = "helps" if (difference.mean > 0) == contrast.higher_is_better else "hurts"
+    null = kind in ("equivalent", "inconclusive")
+    needed = seeds_for(sesoi / difference.sd, alpha, known) if sesoi and kind == "inconclusive" else None
+    return Verdict(
+        kind,
+        differs,
+        sesoi,
+        within,
+        detectable=detectable(difference.n, alpha, known) * difference.sd if null else None,
+        more_seeds=None if needed is None else max(needed - difference.n, 1),
+        family=family,
+        seconds_a_seed=contrast.seconds,
+    )
 
 
 @dataclass(frozen=True)
