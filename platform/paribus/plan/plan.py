@@ -93,6 +93,11 @@ def plan(
     runs = []
     for seed in range(count):
         runs += [at_seed(arm, maker, seed) for arm, maker in zip(ready, makers, strict=True)]
+    if len({run.key for run in runs}) < len(runs):
+        raise SpecError(
+            f"{project.experiments.path(name)}: arms share runs: their seed_offset must lie at least {count} apart, as "
+            "many as there are seeds"
+        )
     return Plan(f"{name}@{scale}", name, experiment, scale, overrides or {}, found, count, runs, tunings)
 
 

@@ -108,8 +108,8 @@ def notes(found: list[Needed], wanted: float) -> list[str]:
     """How the rows are to be read."""
     told = [
         f"seeds: of each arm in all, to find the effect with {wanted:.0%} power after the table's correction, on "
-        "average over what the pilot leaves open of the spread; cautious: if the spread is at its upper 80 % limit. Hours of "
-        "the arm and the baseline on one worker."
+        "average over what the pilot leaves open of the spread; cautious: if the spread is at its upper 80 % limit. "
+        "Hours of the arm and the baseline on one worker."
     ]
     if (small := min(each.pairs for each in found)) < SMALL:
         told.append(f"{small} pairs are a small pilot: these counts may change much. Run {SMALL} seeds or more.")

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import unicodedata
 from collections.abc import Iterator
 
 from paribus.spec.table import Value
@@ -9,7 +10,9 @@ from paribus.tables.table import Cell, Column, Row, Table
 from paribus.tables.verdict import Verdict
 
 DECIMALS = {"points": 1, "nats": 3, "bits": 3, "perplexity": 1}
+LONGEST = 80  # characters of a label; the formats for programs have all of it
 BROKEN = 24  # characters that a column of texts gets where room is short
+_DIRECTIONS = set("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 LEGEND = "\u2191 higher is better, \u2193 lower is better."
 
 
@@ -95,12 +98,20 @@ def unit(column: Column) -> str:
 def header(column: Column, table: Table) -> str:
     """Label, unit and direction; 'published' where the table also has columns of ours."""
     mixed = column.published and not all(other.published for other in table.columns)
-    return f"{column.label}{unit(column)}{', published' if mixed else ''}{arrow(column)}"
+    return f"{plain(column.label)}{unit(column)}{', published' if mixed else ''}{arrow(column)}"
 
 
 def label(row: Row) -> str:
-    """The row's label; the baseline is named as such."""
-    return f"{row.label} (baseline)" if row.baseline else row.label
+    """The row's label, a long one shortened; the baseline is named as such."""
+    name = plain(row.label)
+    name = name if len(name) <= LONGEST else name[: LONGEST - 1] + "\u2026"
+    return f"{name} (baseline)" if row.baseline else name
+
+
+def plain(text: str) -> str:
+    """`text` on one line, without the characters that turn the direction of what follows or steer a terminal."""
+    kept = (" " if character.isspace() else character for character in text if character not in _DIRECTIONS)
+    return "".join(character for character in kept if unicodedata.category(character) != "Cc")
 
 
 def groups(table: Table) -> Iterator[tuple[str, list[Row]]]:

@@ -13,7 +13,8 @@ _ESCAPES = {
     "%": r"\%", "_": r"\_", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{''}", "`": r"\textasciigrave{}", "\n": " ",
     "\u2191": r"$\uparrow$", "\u2193": r"$\downarrow$", "\u00b1": r"$\pm$", "\u00d7": r"$\times$",
-    "\u2020": r"$\dagger$",
+    "\u2020": r"$\dagger$", "\u2026": r"\ldots{}", "\u2013": "--", "\u2014": "---", "\u2018": "`", "\u2019": "'",
+    "\u201c": "``", "\u201d": "''",
 }  # fmt: skip
 
 
@@ -26,7 +27,7 @@ def render(table: Table) -> str:
         r"\begin{table}[tb]",
         r"\centering",
         rf"\caption{{{escape('. '.join(filter(None, [table.title, table.question])))}}}",
-        rf"\label{{tab:{''.join(c if c.isalnum() else '-' for c in table.name)}}}",
+        rf"\label{{tab:{''.join(c if c.isascii() and c.isalnum() else '-' for c in table.name)}}}",
         *warnings,
         r"\small",
         *_scaled(table),
@@ -104,5 +105,8 @@ def _line(*cells: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text in which nothing is markup."""
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    """Text in which nothing is markup, and a character that LaTeX's own fonts lack is its code point."""
+    return "".join(
+        _ESCAPES.get(character, character if ord(character) < 0x180 else rf"\texttt{{U+{ord(character):04X}}}")
+        for character in digits.plain(text)
+    )

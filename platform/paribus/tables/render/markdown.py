@@ -35,6 +35,7 @@ def _line(*cells: str) -> str:
 
 def _escape(text: str) -> str:
     """Text in which nothing is markup; backticks stay, notes use them for commands."""
+    text = digits.plain(text)
     for character in "\\|*_<[":
         text = text.replace(character, f"\\{character}")
-    return text.replace("\n", " ")
+    return text

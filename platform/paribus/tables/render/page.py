@@ -85,7 +85,7 @@ def _body(table: Table) -> str:
 def _row(row: Row, table: Table) -> str:
     pairs = enumerate(zip(row.cells, table.columns, strict=True))
     cells = (_cell(cell, column, digits.is_text(table, index)) for index, (cell, column) in pairs)
-    return f'<tr><th scope="row">{escape(digits.label(row))}</th>{"".join(cells)}</tr>'
+    return f'<tr><th scope="row"><bdi>{escape(digits.label(row))}</bdi></th>{"".join(cells)}</tr>'
 
 
 def _cell(cell: Cell | None, column: Column, text: bool) -> str:

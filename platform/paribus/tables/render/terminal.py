@@ -15,7 +15,7 @@ _GAP = 3  # characters between two columns
 
 def show(table: Table, width: int = 100) -> RenderableType:
     """`table` for rich's `Console.print` at `width` characters: the question, the table, the notes."""
-    parts: list[RenderableType] = [Text(table.title, style="bold")]
+    parts: list[RenderableType] = [Text(digits.plain(table.title), style="bold")]
     if table.question:
         parts.append(Text(f"{table.question}\nExpected: {table.expect}"))
     parts += [Text(warning, style="bold yellow") for warning in table.warnings]
@@ -61,7 +61,7 @@ def _grid(table: Table, columns: Sequence[int], room: int) -> Grid:
             grid.add_row(Text(group, style="italic"))
         for row in rows:
             cells = (_cell(row, table.columns[index], index) for index in columns)
-            grid.add_row(_label(row), *cells)
+            grid.add_row(Text(_label(row)), *cells)
         grid.add_section()
     return grid
 
