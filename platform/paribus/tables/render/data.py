@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 
+from paribus.spec.base import Spec
 from paribus.tables.render.digits import printed
 from paribus.tables.table import Cell, Column, Row, Table
 
@@ -61,4 +62,9 @@ def _safe(value: object) -> object:
 
 def as_json(table: Table) -> str:
     """The whole table, with each cell's samples and the keys of their runs."""
-    return json.dumps(dataclasses.asdict(table), indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(dataclasses.asdict(table), indent=1, ensure_ascii=False, default=_spec) + "\n"
+
+
+def _spec(value: object) -> object:
+    assert isinstance(value, Spec)
+    return value.model_dump(mode="json")

@@ -139,4 +139,4 @@ def notes(table: Table) -> list[str]:
     """The claims, what the arrows mean where there are any, and the notes."""
     directed = any(column.higher_is_better is not None for column in table.columns)
     claims = [f"Claim {claim.sentence}." for claim in table.claims]
-    return [*claims, *([LEGEND] if directed else []), *table.notes]
+    return [plain(note) for note in (*claims, *([LEGEND] if directed else []), *table.notes)]

@@ -17,7 +17,7 @@ def show(table: Table, width: int = 100) -> RenderableType:
     """`table` for rich's `Console.print` at `width` characters: the question, the table, the notes."""
     parts: list[RenderableType] = [Text(digits.plain(table.title), style="bold")]
     if table.question:
-        parts.append(Text(f"{table.question}\nExpected: {table.expect}"))
+        parts.append(Text(f"{digits.plain(table.question)}\nExpected: {digits.plain(table.expect or '')}"))
     parts += [Text(warning, style="bold yellow") for warning in table.warnings]
     room = width - max(len(_label(row)) for row in table.rows)
     for columns in _panels(table, room):
