@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from paribus.store.store import Store
     from paribus.tables.certificate import Side
     from paribus.tables.table import Table
+    from paribus.tables.verdict import Checked
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -476,10 +477,23 @@ def table(
     format: Format = "text",
     files: Annotated[bool, typer.Option(help="Also write every format into the store's tables/.")] = False,
     allow: Allow = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 1 unless every claim of the experiment (`claims`) is met.")
+    ] = False,
+    allow_undecided: Annotated[
+        bool, typer.Option("--allow-undecided", help="With --check: only a claim that is not met counts.")
+    ] = False,
 ) -> None:
     """The paper's table with our numbers beside it.  Example: paribus table roberta-table1 --format tex"""
     project = _project()
-    _print_tables(project, _store(project), name, scale, seeds, sets, format, files, allow)
+    claims = _print_tables(project, _store(project), name, scale, seeds, sets, format, files, allow)
+    if check:
+        if not claims:
+            raise ParibusError(f"--check: {name} declares no `claims`")
+        for claim in claims:
+            print(claim.sentence, file=sys.stderr)
+        if any(claim.outcome not in ("met", *(["undecided"] if allow_undecided else [])) for claim in claims):
+            raise typer.Exit(1)
 
 
 @app.command()
@@ -540,6 +554,41 @@ def _print_table(found: "Table", format: str) -> None:
         sys.stdout.write(render(found, format).rstrip("\n") + "\n")
 
 
+@app.command()
+def power(
+    experiment: Name,
+    scale: Scale = "tiny",
+    seeds: Seeds = None,
+    sets: Sets = None,
+    effect: Annotated[
+        float | None, typer.Option(help="To be found, in the metric's unit; default: the experiment's `sesoi`.")
+    ] = None,
+    metric: Annotated[str | None, typer.Option(help="One column, e.g. mlm.loss; --effect needs it.")] = None,
+    wanted: Annotated[float, typer.Option("--power", help="How often a true effect is to be found.")] = 0.8,
+    as_json: Json = False,
+) -> None:
+    """Seeds an experiment needs, from the runs that it has.  Example: paribus power masking --metric mlm.loss"""
+    from dataclasses import asdict
+
+    from paribus import views
+    from paribus.tables.power import needed, notes, rows
+    from paribus.tables.table import experiment_table
+
+    if effect is not None and (metric is None or effect <= 0):
+        raise ParibusError(f"--effect {effect:g}: expected a size above 0 in the unit of one column, and its --metric")
+    if not 0.05 < wanted < 1:
+        raise ParibusError(f"--power {wanted:g}: expected a share above 0.05 and below 1")
+    project = _project()
+    store = _store(project)
+    found = needed(experiment_table(_plan(project, experiment, scale, seeds, sets), store), effect, metric, wanted)
+    if as_json:
+        views.show_json([asdict(each) for each in found])
+    else:
+        views.show_rows(rows(found))
+        for note in notes(found, wanted):
+            print(note)
+
+
 def _print_tables(
     project: "Project",
     store: "Store",
@@ -550,7 +599,7 @@ def _print_tables(
     format: str,
     files: bool,
     allow: Iterable[str] | None = None,
-) -> None:
+) -> "list[Checked]":
     from paribus.jobs.queue import entries, names
     from paribus.spec.load import parse_override
     from paribus.store.store import writing
@@ -560,14 +609,22 @@ def _print_tables(
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
-    failed = [entry.run for _, entry in entries(store, names(store, None)) if entry.status == "failed"]
-    for found in tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow)):
+    queued = entries(store, names(store, None))
+    failed = [entry.run for _, entry in queued if entry.status == "failed"]
+    finished: dict[str, dict[str, int]] = {}
+    for queue, entry in queued:
+        if entry.status == "done" and not entry.trial:
+            finished.setdefault(queue, {})[entry.run] = entry.seed
+    claims: list[Checked] = []
+    for found in tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow), finished):
+        claims += found.claims
         _print_table(found, format)
         if files:
             store.prepare()
             with writing(store.root):
                 written = write_all(found, store.root / "tables")
             print("written: " + ", ".join(_short(path) for path in written), file=sys.stderr)
+    return claims
 
 
 def _short(path: Path) -> str:
@@ -852,6 +909,17 @@ def bench_overhead(runs: Annotated[int, typer.Option(min=1)] = 5) -> None:
     from paribus.bench.overhead import measure as measure_overhead
 
     measure_overhead(runs)
+
+
+@bench.command("calibration")
+def bench_calibration(
+    experiments: Annotated[int, typer.Option(min=10, help="Simulated experiments of each kind.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """How often verdicts are false where nothing differs, intervals cover, and effects are found as promised."""
+    from paribus.bench.calibration import measure as measure_verdicts
+
+    measure_verdicts(experiments, seed)
 
 
 @bench.command("pairs")

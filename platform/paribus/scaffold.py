@@ -31,6 +31,7 @@ base: bert-relative
 factors: [word-order]
 seeds: 3
 tasks: [acceptability]
+sesoi: {nats: 0.02, points: 1}   # the smallest effects that would matter to you
 """,
     "ablations/word-order.yaml": """\
 source: "Vaswani et al. 2017, arXiv:1706.03762, section 3.5; Raffel et al. 2020, arXiv:1910.10683, section 2.1"

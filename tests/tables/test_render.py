@@ -22,15 +22,18 @@ from rich.console import Console
 from paribus.errors import SpecError
 from paribus.plan.plan import plan
 from paribus.project import Project
+from paribus.spec.experiment import Claim
 from paribus.store.store import Store
 from paribus.tables.render import FORMATS, digits, latex, render, write_all
 from paribus.tables.render.terminal import show
 from paribus.tables.stats import Difference
 from paribus.tables.table import Cell, Column, Row, Sample, Table, experiment_table, paper_table
+from paribus.tables.verdict import Checked, Verdict
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 SAMPLES = (Sample(0, "run-a0", 4.5120001), Sample(1, "run-a1", 4.4999999), Sample(2, "run-a2", 4.5))
+NULL = Verdict("inconclusive", 0.2, 0.02, False, 0.0311, 4, family=2, seconds_a_seed=5400.0)
 TABLE = Table(
     name="ours@tiny",
     title="50% of <A> & B_1 | C",
@@ -40,8 +43,8 @@ TABLE = Table(
         Column("squad2_f1", "SQuAD 2.0 F1", "as printed", True, published=True),
         Column("batch", "Batch", "as printed", None, published=True),
         Column("remark", "Remark", "as printed", None, published=True),
-        Column("mlm.loss", "MLM loss", "nats", False, published=False),
-        Column("cola.mcc", "cola mcc", "points", True, published=False),
+        Column("mlm.loss", "MLM loss", "nats", False, published=False, judged=True),
+        Column("cola.mcc", "cola mcc", "points", True, published=False, judged=True),
     ),
     rows=(
         Row("reference", "reference", "Published only", (Cell(76.3), Cell([16, 32]), Cell("a_b & c"), None, None)),
@@ -49,7 +52,7 @@ TABLE = Table(
             "static",
             "static",
             "Arms",
-            (Cell(78.3), Cell(131072), None, Cell(4.5, SAMPLES), Cell(-1.23456, SAMPLES[:2])),
+            (Cell(78.3), Cell(131072), None, Cell(4.5, SAMPLES, best=True), Cell(-1.23456, SAMPLES[:2])),
             baseline=True,
         ),
         Row(
@@ -60,8 +63,8 @@ TABLE = Table(
                 Cell(84.0),
                 Cell(3e18),
                 None,
-                Cell(4.4876, SAMPLES, Difference(-0.0124, -0.0300, 0.0052, 3)),
-                Cell(12.0, SAMPLES, Difference(13.23, 13.23, 13.23, 2)),
+                Cell(4.4876, SAMPLES, Difference(-0.0124, -0.0300, 0.0052, 3), verdict=NULL, best=True),
+                Cell(12.0, SAMPLES, Difference(13.23, 13.23, 13.23, 2), verdict=Verdict("helps", 0.01), best=True),
             ),
         ),
         Row("one", "one seed", "Arms", (*[None] * 4, Cell(0.04, SAMPLES[:1], Difference(-0.04, None, None, 1)))),
@@ -69,6 +72,8 @@ TABLE = Table(
     ),
     notes=("Ours: `scale` tiny; 100% of it.", "A second note."),
     provenance={"experiment": "ours", "runs": [{"run": "run-a0", "seed": 0}]},
+    warnings=("Not finished: of 6 runs 1 missing.",),
+    claims=(Checked(Claim(arm="dynamic", metric="cola.mcc", direction="better"), "met", "helps"),),
 )
 
 
@@ -119,7 +124,7 @@ def test_at_any_width_each_line_of_each_cell_stays_whole() -> None:
         Column(name, name, "points", True, published=False)
         for name in ("generator MLM loss", "replaced precision", "recall", "replaced AUC", "acceptability mcc", "f1")
     ]
-    differences = [Difference(-1.0 - n, -10.0**n / 7, 10.0 ** (n / 2) / 3, 3) for n in range(6)]
+    differences = [Difference(-1.0 - n, -(10.0**n) / 7, 10.0 ** (n / 2) / 3, 3) for n in range(6)]
     cells = [Cell(11.1 * n, SAMPLES, difference) for n, difference in enumerate(differences)]
     table = replace(TABLE, columns=tuple(ours), rows=(Row("nes", "a label of some length", "Arms", tuple(cells)),))
     wanted = Counter(line for cell, column in zip(cells, ours, strict=True) for line in digits.lines(cell, column))
@@ -173,7 +178,7 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex")
 def test_latex_compiles(tmp_path: Path, project: Project) -> None:
     papers = [paper_table(project.tables.get(name)) for name in project.tables]
-    tables = [TABLE, *papers]
+    tables = [TABLE, *papers, *map(hostile, HOSTILE)]
     body = "\n\\clearpage\n".join(render(table, "tex") for table in tables)
     packages = "".join(rf"\usepackage{{{name}}}" for name in re.findall(r"usepackage{(\w+)}", body.splitlines()[0]))
     text = rf"\documentclass{{article}}{packages}\begin{{document}}" + body + r"\end{document}"
@@ -212,3 +217,114 @@ def test_tables_load_nothing_heavy() -> None:
     code = f"import sys, paribus.tables.render.terminal; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+# --- what is said of a difference ------------------------------------------------------------------------------------
+
+
+def test_a_null_says_what_could_have_been_seen_and_what_it_would_take() -> None:
+    column = TABLE.columns[3]
+    assert digits.lines(TABLE.rows[2].cells[3], column)[3:] == ["inconclusive", "MDE 0.032", "+4 seeds", "(6 h)"]
+    far = replace(NULL, more_seeds=None)
+    assert digits.verdict(far, 3)[2:] == ["+10,000 seeds or more"]
+    assert digits.verdict(replace(NULL, sesoi=None, more_seeds=None), 3) == ["inconclusive", "MDE 0.032"]
+    same = replace(NULL, kind="equivalent", within_sesoi=True, more_seeds=None)
+    assert digits.verdict(same, 3) == ["equivalent \u00b10.02", "MDE 0.032"]
+    assert digits.verdict(Verdict("helps", 0.01, 0.02, True), 3) == ["helps, < 0.02"]
+
+
+@pytest.mark.parametrize(
+    ("format", "bold"),
+    [
+        ("md", "**4.500 (n=3)**"),
+        ("tex", r"\textbf{4.500 (n=3)}"),
+        ("html", "<strong>4.500 (n=3)</strong>"),
+    ],
+)
+def test_the_tied_set_is_bold_and_nothing_else(format: str, bold: str) -> None:
+    text = render(replace(TABLE, warnings=()), format)
+    assert bold in text and text.count(bold[: bold.index("4")]) == (6 if format == "md" else 3)  # ** also ends it
+
+
+def test_a_warning_stands_before_the_first_number() -> None:
+    for text in (terminal(TABLE, 100), *(render(TABLE, format) for format in ("md", "tex", "html"))):
+        assert -1 < text.index("Not finished: of 6 runs 1 missing") < text.index("76.3")
+
+
+# --- names that are markup, formulas, paths, or too long -------------------------------------------------------------
+
+HOSTILE = (
+    "<script>alert(1)</script>",
+    "%_&#$\\{}~^[red]|`*",
+    "../../etc/passwd",
+    "\U0001f600 smile \U0001f1e9\U0001f1ea",
+    "\u202eright to left\u202c \u0627\u0644\u0639\u0631\u0628\u064a\u0629",
+    "x" * 300,
+    "=HYPERLINK(1)",
+    "+1",
+    "-1+cmd",
+    "@sum",
+    "\t=1",
+    "two\nlines\x1b[31m",
+)
+
+
+def hostile(name: str) -> Table:
+    columns = (replace(TABLE.columns[3], key=f"{name}.f1", label=f"{name} f1"), *TABLE.columns[4:])
+    rows = (Row(name, name, "Arms", TABLE.rows[2].cells[3:], arm=True),)
+    return replace(TABLE, name=name, title=name, question=name, columns=columns, rows=rows, notes=(name,))
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_no_markup_in_html(name: str) -> None:
+    class Tags(HTMLParser):
+        seen: set[str] = set()
+
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            self.seen.add(tag)
+            assert {name for name, _ in attrs} <= {
+                "class",
+                "scope",
+                "colspan",
+                "title",
+                "lang",
+                "charset",
+                "content",
+                "name",
+            }
+
+    parser = Tags()
+    parser.feed(render(hostile(name), "html"))
+    assert "script" not in parser.seen
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_no_formula_and_stays_itself_in_csv(name: str) -> None:
+    (line,) = (
+        line for line in csv.DictReader(io.StringIO(render(hostile(name), "csv"))) if line["column"] == "cola.mcc"
+    )
+    assert line["row"].removeprefix("'") == name and line["row"][0] not in "=+-@\t"
+    assert float(line["difference"]) == 13.23 and line["verdict"] == "helps"
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_breaks_no_terminal_and_no_markdown(name: str) -> None:
+    text = terminal(hostile(name), 120)
+    assert "\x1b" not in text and "\u202e" not in text and "13.2" in text
+    if "[red]" in name:
+        assert "[red]" in text
+    lines = [line for line in render(hostile(name), "md").splitlines() if line.startswith("|")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in lines} == {4}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_name_is_a_file_in_the_folder_it_belongs_to(name: str, tmp_path: Path) -> None:
+    paths = write_all(hostile(name), tmp_path / "tables")
+    assert {path.resolve().parent for path in paths} == {(tmp_path / "tables").resolve()}
+    assert all(path.is_file() for path in paths) and len(set(paths)) == len(FORMATS)
+
+
+def test_two_names_that_look_alike_as_files_stay_two(tmp_path: Path) -> None:
+    assert len({path for name in ("a/b", "a:b", "a-b") for path in write_all(hostile(name), tmp_path)}) == 3 * len(
+        FORMATS
+    )

@@ -7,8 +7,10 @@ from paribus.errors import SpecError
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage
 from paribus.project import Project, find
+from paribus.spec.experiment import Claim
 from paribus.spec.table import PaperTable
 from paribus.store.store import Store
+from paribus.tables.power import needed, notes
 from paribus.tables.table import Cell, Row, Table, experiment_table, paper_table, tables_for
 
 Fill = Callable[..., None]
@@ -458,3 +460,116 @@ def test_a_discriminator_has_its_own_score_of_a_sentence(project: Project, store
     fill(store, planned)
     (note,) = [note for note in experiment_table(planned, store).notes if note.startswith("unlikely")]
     assert "(sum of log P(original))" in note
+
+
+# --- verdicts --------------------------------------------------------------------------------------------------------
+
+
+def noisy(run: PlannedRun, stage: Stage, measure: Measure, gain: float = 0.0) -> list[tuple[str, str | None, float]]:
+    """As measured by hand, but for a loss that moves at each seed, and by `gain` in the other arm."""
+    rows = measure(run, stage)
+    if stage.kind != "evaluate":
+        return rows
+    loss = 4.5 + 0.02 * run.seed + (0.0 if run.arm.baseline else -gain + 0.001 * (-1) ** run.seed)
+    return [("loss", "test", loss), *(row for row in rows if row[0] != "loss")]
+
+
+def declared(planned: Plan, **fields: object) -> Plan:
+    return replace(planned, experiment=planned.experiment.model_copy(update=fields))
+
+
+def test_a_clear_gain_helps_and_its_arm_alone_is_bold(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill, measure: Measure
+) -> None:
+    fill(store, planned, lambda run, stage: noisy(run, stage, measure, gain=0.3))
+    table = experiment_table(planned, store, paper)
+    found = cell(table, "dynamic", "mlm.loss")
+    assert found.verdict and (found.verdict.kind, found.verdict.family) == ("helps", 3)
+    assert found.best and not cell(table, "static", "mlm.loss").best
+    assert cell(table, "static", "grammar.mcc").best and cell(table, "dynamic", "grammar.mcc").best
+    assert cell(table, "dynamic", "mlm.perplexity").verdict is None  # the loss once more
+    assert any("corrected for all 3 contrasts of this table together" in note for note in table.notes)
+
+
+def test_no_gain_is_equivalent_where_an_effect_of_interest_is_declared(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill, measure: Measure
+) -> None:
+    fill(store, planned, lambda run, stage: noisy(run, stage, measure))
+    plain = cell(experiment_table(planned, store, paper), "dynamic", "mlm.loss").verdict
+    assert plain and plain.kind == "inconclusive" and plain.more_seeds is None
+    table = experiment_table(declared(planned, sesoi={"nats": 0.1, "points": 1.0}), store, paper)
+    found = cell(table, "dynamic", "mlm.loss").verdict
+    assert found and found.kind == "equivalent" and found.sesoi == 0.1 and found.detectable
+    points = cell(table, "dynamic", "grammar.mcc").verdict
+    assert points and points.kind == "inconclusive" and points.more_seeds and points.hours is not None
+    assert not any("nothing can be called equivalent" in note for note in table.notes)
+
+
+def test_a_refused_arm_has_no_verdict_is_not_bold_and_the_foot_says_why(
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+) -> None:
+    fill(store, planned)
+    table = experiment_table(planned, store, paper, refusals={"dynamic": "another learning rate"})
+    found = cell(table, "dynamic", "grammar.mcc")
+    assert found.verdict and found.verdict.kind == "refused" and found.difference and not found.best
+    assert "No verdict on dynamic: another learning rate." in table.notes
+
+
+def test_one_seed_has_no_verdict_and_nothing_bold(project: Project, store: Store, fill: Fill) -> None:
+    single = plan(project, "masks", "mini", seeds=1)
+    fill(store, single)
+    table = experiment_table(single, store)
+    cells = [each for row in table.rows for each in row.cells if each]
+    assert {each.verdict.kind for each in cells if each.verdict} == {"one seed"}
+    assert not any(each.best for each in cells)
+    assert "One seed decides nothing, so there is no verdict." in table.notes
+
+
+def test_a_table_that_is_not_finished_says_so_first(planned: Plan, store: Store, fill: Fill) -> None:
+    fill(store, planned, missing=keys(run_of(planned, "dynamic", 2), "evaluate"))
+    assert experiment_table(planned, store).warnings == (
+        "Not finished: of 6 runs 1 missing. Numbers and verdicts may still change.",
+    )
+
+
+def test_runs_of_an_older_version_are_counted_and_not_shown(planned: Plan, store: Store, fill: Fill) -> None:
+    fill(store, planned)
+    finished = {**{run.key: run.seed for run in planned.runs}, "run-old": 0, "run-older": 1, "run-of-more-seeds": 7}
+    assert experiment_table(planned, store, finished=finished).warnings == (
+        "2 finished runs of masks@mini in the store, of an older version of this experiment or with other settings, "
+        "are not shown.",
+    )
+
+
+def test_claims_are_checked_on_the_contrasts(planned: Plan, store: Store, fill: Fill, measure: Measure) -> None:
+    fill(store, planned, lambda run, stage: noisy(run, stage, measure, gain=0.3))
+    better = Claim(arm="dynamic", metric="mlm.loss", direction="better")
+    worse = Claim(arm="dynamic", metric="mlm.loss", direction="worse")
+    open_ = Claim(arm="dynamic", metric="grammar.mcc", direction="better")
+    table = experiment_table(declared(planned, claims=(better, worse, open_)), store)
+    assert [claim.outcome for claim in table.claims] == ["met", "not met", "undecided"]
+
+
+def test_seeds_are_planned_from_the_spread_of_the_pilot(
+    planned: Plan, store: Store, fill: Fill, measure: Measure
+) -> None:
+    fill(store, planned, lambda run, stage: noisy(run, stage, measure))
+    table = experiment_table(declared(planned, sesoi={"nats": 0.01, "points": 1.0}), store)
+    found = {each.metric: each for each in needed(table)}
+    loss = found["mlm.loss"]
+    assert set(found) == {"mlm.loss", "grammar.mcc", "casing.f1"} and loss.pairs == 3
+    assert loss.seeds and loss.cautious and loss.sd < loss.sd_at_most
+    (larger,) = needed(table, effect=0.1, metric="mlm.loss")
+    assert larger.seeds and larger.seeds < loss.seeds and larger.power_now > loss.power_now
+    assert any("small pilot" in note for note in notes(list(found.values()), 0.8))
+
+
+def test_power_without_a_pilot_an_effect_or_a_known_column_is_an_error(planned: Plan, store: Store, fill: Fill) -> None:
+    empty = declared(planned, sesoi={"points": 1.0})
+    with pytest.raises(SpecError, match="no contrast has two pairs"):
+        needed(experiment_table(empty, store))
+    fill(store, planned)
+    with pytest.raises(SpecError, match="no `sesoi` is declared for grammar.mcc"):
+        needed(experiment_table(planned, store))
+    with pytest.raises(SpecError, match=r"no column 'mlm.los' with a verdict \(did you mean mlm.loss"):
+        needed(experiment_table(planned, store), 1.0, "mlm.los")

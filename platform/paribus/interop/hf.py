@@ -160,9 +160,7 @@ def _sentencepiece(vocabulary: Path) -> Any:
         model = models.BPE(ids, merges, unk_token="[UNK]", fuse_unk=True)
     trained = Tokenizer(model)
     charsmap = normalizers.Precompiled(proto.normalizer_spec.precompiled_charsmap)
-    trained.normalizer = normalizers.Sequence(
-        [charsmap, normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    )
+    trained.normalizer = normalizers.Sequence([charsmap, normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")])
     trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=not unigram)
     return trained
 

@@ -13,7 +13,7 @@ from paribus.plan.stages import VERSIONS, Stage, Stages
 from paribus.plan.tuning import Results, Tuning, resolve, tuning
 from paribus.project import Project
 from paribus.spec.base import digest
-from paribus.spec.experiment import Experiment
+from paribus.spec.experiment import UNITS, Experiment
 from paribus.spec.load import suggest
 
 
@@ -90,6 +90,7 @@ def plan(
     count = seeds or experiment.seeds
     found = arms(project, name, scale, overrides)
     _refuse_rows_that_are_not_there(project, name, [arm.label for arm in found])
+    _refuse_what_is_not_measured(experiment, found, str(project.experiments.path(name)))
     _refuse_equal_arms(project, name, found, [Stages(arm.run) for arm in found])
     tunings: list[Tuning] = []
     if experiment.tune:
@@ -107,6 +108,11 @@ def plan(
     runs = []
     for seed in range(count):
         runs += [at_seed(arm, maker, seed) for arm, maker in zip(ready, makers, strict=True)]
+    if len({run.key for run in runs}) < len(runs):
+        raise SpecError(
+            f"{project.experiments.path(name)}: arms share runs: their seed_offset must lie at least {count} apart, as "
+            "many as there are seeds"
+        )
     return Plan(f"{name}@{scale}", name, experiment, scale, overrides or {}, found, count, runs, tunings)
 
 
@@ -129,6 +135,25 @@ def _refuse_rows_that_are_not_there(project: Project, name: str, labels: list[st
             raise SpecError(f"{where}: rows: no arm {label!r}" + suggest(label, labels))
         if row not in rows:
             raise SpecError(f"{where}: rows.{label}: {experiment.reproduces} has no row {row!r}" + suggest(row, rows))
+
+
+def _refuse_what_is_not_measured(experiment: Experiment, found: list[Arm], where: str) -> None:
+    """An effect of interest or a claim about a column that no table has would be lost in silence."""
+    tasks = [f"{task.name}.{task.metrics[0]}" for task in found[0].run.evaluation.tasks]
+    columns = [*UNITS, *tasks, *(["average"] if experiment.average else [])]
+    labels = [arm.label for arm in found[1:]]
+    for key in experiment.sesoi:
+        if key not in (known := [*columns, *sorted(set(UNITS.values()))]):
+            raise SpecError(f"{where}: sesoi.{key}: no such column or unit" + suggest(key, known))
+    for index, claim in enumerate(experiment.claims):
+        if claim.metric not in columns:
+            raise SpecError(
+                f"{where}: claims.{index}.metric: no column {claim.metric!r}" + suggest(claim.metric, columns)
+            )
+        if claim.arm not in labels:
+            raise SpecError(
+                f"{where}: claims.{index}.arm: no arm {claim.arm!r} beside the baseline" + suggest(claim.arm, labels)
+            )
 
 
 def _refuse_equal_arms(project: Project, name: str, found: list[Arm], makers: list[Stages]) -> None:

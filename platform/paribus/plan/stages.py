@@ -242,6 +242,7 @@ class Stages:
 
     def at(self, seed: int) -> list[Stage]:
         """Every stage of the run at `seed`, each after its inputs."""
+        seed += self.run.seed_offset
         _, vocabulary, pack = self.data
         fed = {"pack": pack.key, "vocabulary": vocabulary.key}
         if self.run.pretrained:

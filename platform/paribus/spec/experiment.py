@@ -1,6 +1,6 @@
 """Factor, Scale, Base, Experiment: how a question becomes runs."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -148,6 +148,32 @@ GLUE_AVERAGES: dict[str, tuple[tuple[str, ...], ...]] = {
 """What a paper's GLUE average is the mean of: each entry the mean of its metrics, task.metric."""
 
 
+UNITS = {"mlm.loss": "nats", "words.bits_per_byte": "bits", "words.word_accuracy": "points"}
+"""What verdicts are given on besides tasks, which are in points (a hundredth of the score's range)."""
+
+
+class Claim(Spec):
+    """What an arm should show, as the paper has it or as the experimenter expects: `paribus table --check`."""
+
+    arm: str
+    """Compared with the baseline arm."""
+    metric: str
+    """A column's key, e.g. mlm.loss or acceptability.mcc."""
+    direction: Literal["better", "worse", "equal"]
+    """better and worse: the verdict must be helps or hurts. equal: the true difference must be `to` within `tolerance`.
+    """
+    tolerance: float | None = Field(None, gt=0)
+    """In the metric's unit; `equal` needs one."""
+    to: float = 0.0
+    """With `equal`, the difference it should be, the paper's own say; in the metric's unit."""
+
+    @model_validator(mode="after")
+    def _tolerance_is_of_equal(self) -> "Claim":
+        if (self.direction == "equal") != (self.tolerance is not None) or (self.to and self.direction != "equal"):
+            raise ValueError("expected `tolerance` with direction equal, and `to` and `tolerance` with no other")
+        return self
+
+
 class Experiment(Spec):
     """A question: base x factors x seeds x tasks. Also one MLflow experiment and one Optuna study a scale."""
 
@@ -183,6 +209,11 @@ class Experiment(Spec):
     """For a scale, more of it: where the experiment needs another start within the scale's budget."""
     aggregate: Literal["median", "mean"] = "mean"
     """How the paper sums up its seeds."""
+    sesoi: dict[str, Annotated[float, Field(gt=0)]] = {}
+    """The smallest effect of interest by column (mlm.loss) or, for all others, by unit (nats, bits, points). What has
+    none is never called equivalent, and no number of seeds is said to be enough for it."""
+    claims: tuple[Claim, ...] = ()
+    """What `paribus table --check` asks for."""
 
     def base_for(self, scale: str) -> str:
         """The name of the base at a scale."""

@@ -85,6 +85,8 @@ class Run(Spec):
     finetuning: FineTuning = FineTuning()
     evaluation: Evaluation = Evaluation()
     seed: int = Field(0, ge=0)
+    seed_offset: int = Field(0, ge=0)
+    """Added to the seed in all that is drawn: an arm that repeats another at seeds of its own, as in an A/A test."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Run":

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,8 +25,9 @@ from paribus.spec.task import MinimalPairs, Task
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates, foot
 from paribus.tables.frame import averages, chosen, frame, states
-from paribus.tables.stats import Difference, aggregate, paired
+from paribus.tables.stats import ALPHA, Difference, aggregate, paired, tied
 from paribus.tables.tuning import Tuned, tuned, unequal
+from paribus.tables.verdict import Checked, Contrast, Verdict, check, judge
 
 Unit = Literal["points", "nats", "perplexity", "bits", "as printed"]
 
@@ -40,10 +41,12 @@ class Column:
     unit: Unit
     higher_is_better: bool | None
     published: bool
+    judged: bool = False
+    """Whether the arms' differences on it get a verdict."""
 
 
 HELD_OUT = (
-    Column("mlm.loss", "MLM loss", "nats", False, published=False),
+    Column("mlm.loss", "MLM loss", "nats", False, published=False, judged=True),
     Column("mlm.perplexity", "MLM perplexity", "perplexity", False, published=False),
 )
 DETECTION = (
@@ -53,8 +56,8 @@ DETECTION = (
     Column("rtd.auc", "replaced AUC", "points", True, published=False),
 )
 WHOLE_WORDS = (
-    Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False),
-    Column("words.word_accuracy", "whole words right", "points", True, published=False),
+    Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False, judged=True),
+    Column("words.word_accuracy", "whole words right", "points", True, published=False, judged=True),
 )
 # What papers' tables call our tasks and metrics, where it is not their name.
 TASKS = {"squad": "squad1", "race-all": "race"}
@@ -80,6 +83,10 @@ class Cell:
     difference: Difference | None = None
     """To the baseline arm, paired by seed."""
     stage: str | None = None
+    verdict: Verdict | None = None
+    """On the difference, corrected for all that the table judges."""
+    best: bool = False
+    """Whether it is one of those of its column that may be the best: none is significantly better."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +116,10 @@ class Table:
     """What was asked for, and each run with its state and keys."""
     tuned: tuple[Tuned, ...] = ()
     """How each arm was tuned, where the experiment tunes something."""
+    warnings: tuple[str, ...] = ()
+    """What a reader must know before the first number."""
+    claims: tuple[Checked, ...] = ()
+    """What the experiment claims, and whether it is so."""
 
 
 def tables_for(
@@ -120,11 +131,13 @@ def tables_for(
     overrides: Mapping[str, Any] | None = None,
     failed: Collection[str] = (),
     allow: Collection[str] = (),
+    finished: Mapping[str, Mapping[str, int]] | None = None,
 ) -> list[Table]:
     """The table of experiment `name`; or, for a paper's table, one of each experiment that reproduces it.
 
-    `failed` are the keys of runs that the queue has given up on, `allow` what the user admits (certificate.ALLOWED).
-    SpecError where nothing has that name.
+    `failed` are the keys of runs that the queue has given up on, `allow` what the user admits (certificate.ALLOWED),
+    `finished` what each queue has finished (its name to the key of a run to its seed). SpecError where nothing has that
+    name.
     """
     if name in project.experiments.paths:
         experiments = [name]
@@ -140,7 +153,8 @@ def tables_for(
     for experiment in experiments:
         planned = plan(project, experiment, scale, seeds, overrides, store)
         paper = project.paper(planned.experiment, f"{project.experiments.path(experiment)}: reproduces")
-        found.append(experiment_table(planned, store, paper, failed, allow))
+        made = (finished or {}).get(planned.name, {})
+        found.append(experiment_table(planned, store, paper, failed, allow, made))
     return found
 
 
@@ -171,19 +185,23 @@ def experiment_table(
     paper: PaperTable | None = None,
     failed: Collection[str] = (),
     allow: Collection[str] = (),
+    finished: Mapping[str, int] | None = None,
 ) -> Table:
     """What `plan` measured, a row an arm, beside `paper`, the table it reproduces; the paper alone before any run.
 
     Each cell of an arm: the aggregate over its seeds, and the difference to the baseline paired by seed. Runs that
-    diverged are counted in the notes and are in no cell.
+    diverged are counted in the notes and are in no cell. `allow`: what the user admits (certificate.ALLOWED).
+    `finished`: what the experiment's queue has finished, the key of a run to its seed; those that are none of the
+    plan's are counted.
     """
     measured, found = frame(plan, store), states(plan, store, failed)
     untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
     tried = any(tuning.done for tuning in plan.tunings)
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
-        return paper_table(paper, note) if paper else _Layout(plan, measured, found, paper).table(note)
-    layout = _Layout(plan, measured, found, paper, certificates(plan, store, allow))
+        layout = _Layout(plan, store, measured, found, paper, finished=finished)
+        return replace(paper_table(paper, note), warnings=layout.warnings()) if paper else layout.table(note)
+    layout = _Layout(plan, store, measured, found, paper, certificates(plan, store, allow), finished)
     return layout.table(*foot(layout.certificates, allow))
 
 
@@ -193,13 +211,16 @@ class _Layout:
     def __init__(
         self,
         plan: Plan,
+        store: Store,
         measured: pl.DataFrame,
         states: Mapping[tuple[str, int], str],
         paper: PaperTable | None,
         certificates: Mapping[str, Certificate] | None = None,
+        finished: Mapping[str, int] | None = None,
     ) -> None:
-        self.plan, self.measured, self.states, self.paper = plan, measured, states, paper
-        self.certificates = certificates or {}
+        self.plan, self.store, self.measured, self.states, self.paper = plan, store, measured, states, paper
+        self.certificates, self.finished = certificates or {}, finished or {}
+        self.refusals = {arm: found.refusal for arm, found in self.certificates.items() if found.refusal}
         self.tasks = plan.baseline.run.evaluation.tasks
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
@@ -213,10 +234,13 @@ class _Layout:
             *(WHOLE_WORDS if predicts and (self.vocabularies > 1 or self._other_units()) else ()),
             *(DETECTION if Rtd in objectives else ()),
             *(
-                Column(f"{task.name}.{task.metrics[0]}", self._label(task), "points", True, False)
+                Column(f"{task.name}.{task.metrics[0]}", self._label(task), "points", True, False, True)
                 for task in sorted(self.tasks, key=self._place)
             ),
-            *([Column("average", str(plan.experiment.average), "points", True, False)] * bool(plan.experiment.average)),
+            *(
+                [Column("average", str(plan.experiment.average), "points", True, False, True)]
+                * bool(plan.experiment.average)
+            ),
         ]
 
     def _label(self, task: Task) -> str:
@@ -234,7 +258,7 @@ class _Layout:
         """All of it; `notes` go first."""
         plan = self.plan
         values = self._values()
-        arms = [self._arm(arm, values) for arm in plan.arms]
+        arms, contrasts = self._judged([self._arm(arm, values) for arm in plan.arms], values)
         matched = {row.key for arm in plan.arms if (row := self._row_of(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
         blank = (None,) * (len(self.settings) + len(self.ours) + 1)
@@ -252,12 +276,90 @@ class _Layout:
                 *arms,
                 *self._references(),
             ),
-            (*notes, *self._notes()),
+            (*notes, *self._notes(arms)),
             plan.experiment.question,
             plan.experiment.expect,
             self._provenance(),
-            self.tuned,
+            tuned=self.tuned,
+            warnings=self.warnings(),
+            claims=tuple(
+                check(claim, *contrasts.get((claim.arm, claim.metric), (None, None)))
+                for claim in plan.experiment.claims
+            ),
         )
+
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know before the first number: what is missing, and what is not shown."""
+        counts = Counter(state for state in self.states.values() if state != "done")
+        found = []
+        if counts:
+            told = ", ".join(f"{count} {state}" for state, count in counts.items())
+            found.append(f"Not finished: of {len(self.states)} runs {told}. Numbers and verdicts may still change.")
+        planned = {run.key for run in self.plan.runs}
+        if others := sum(seed < self.plan.seeds and key not in planned for key, seed in self.finished.items()):
+            found.append(
+                f"{others} finished {'run' if others == 1 else 'runs'} of {self.plan.name} in the store, of an older "
+                "version of this experiment or with other settings, are not shown."
+            )
+        return tuple(found)
+
+    def _judged(
+        self, rows: Sequence[Row], values: Mapping[str, Mapping[str, Mapping[int, float]]]
+    ) -> tuple[list[Row], dict[tuple[str, str], tuple[Contrast, Verdict]]]:
+        """The arms' `rows` with their verdicts and the best of each column; and what was judged, by arm and column."""
+        first = len(rows[0].cells) - len(self.ours) - 1  # the certificate's column is the last
+        columns = dict(enumerate(self.ours, first))
+        judged = {index: column for index, column in columns.items() if column.judged}
+        seconds = {row.key: self._seconds(row.key) for row in rows} if judged else {}
+        contrasts = {
+            (row.key, column.key): Contrast(
+                cell.difference,
+                bool(column.higher_is_better),
+                self._sesoi(column),
+                seconds[row.key] + seconds[self.plan.baseline.label] or None,
+                self.refusals.get(row.key),
+            )
+            for row in rows
+            for index, column in judged.items()
+            if (cell := row.cells[index]) is not None and cell.difference is not None
+        }
+        verdicts = dict(zip(contrasts, judge(list(contrasts.values())), strict=True))
+        best = {
+            column.key: tied(
+                {
+                    row.key: values[column.key][row.key]
+                    for row in rows
+                    if row.key not in self.refusals
+                    and row.key in values[column.key]
+                    and (row.baseline or (row.key, column.key) in contrasts)
+                },
+                bool(column.higher_is_better),
+                ALPHA / len(judged),
+            )
+            for column in judged.values()
+        }
+        marked = []
+        for row in rows:
+            cells = list(row.cells)
+            for index, column in judged.items():
+                if (cell := cells[index]) is not None:
+                    verdict = verdicts.get((row.key, column.key))
+                    cells[index] = replace(cell, verdict=verdict, best=row.key in best[column.key])
+            marked.append(replace(row, cells=tuple(cells)))
+        return marked, {key: (contrast, verdicts[key]) for key, contrast in contrasts.items()}
+
+    def _sesoi(self, column: Column) -> float | None:
+        declared = self.plan.experiment.sesoi
+        return declared.get(column.key, declared.get(column.unit))
+
+    def _seconds(self, label: str) -> float:
+        """What one more seed of an arm takes: the stages that no two seeds share, as one that is done took them."""
+        done = next((seed for seed in range(self.plan.seeds) if self.states[label, seed] == "done"), None)
+        if done is None or self.plan.seeds == 1:
+            return 0.0
+        shared = {stage.key for stage in self.runs[label, 0 if done else 1].stages}
+        own = [stage.key for stage in self.runs[label, done].stages if stage.key not in shared]
+        return float(sum(record["finished"] - record["started"] for record in map(self.store.record, own)))
 
     def _values(self) -> dict[str, dict[str, dict[int, float]]]:
         """Column key to arm to seed to value, without the runs that diverged."""
@@ -367,7 +469,38 @@ class _Layout:
         found = [(key, label, [known.get(column.key) for column in self.ours]) for key, label, known in rows]
         return [Row(key, label, "Learnt nothing", (*blank, *cells, None)) for key, label, cells in found if any(cells)]
 
-    def _notes(self) -> list[str]:
+    def _verdict_notes(self, rows: Sequence[Row]) -> list[str]:
+        """What was judged, how it was corrected, and how the verdicts are to be read."""
+        verdicts = [cell.verdict for row in rows for cell in row.cells if cell and cell.verdict]
+        size = sum(verdict.kind not in ("refused", "one seed") for verdict in verdicts)
+        refused = [f"No verdict on {row.label}: {self.refusals[row.key]}." for row in rows if row.key in self.refusals]
+        if not size:
+            return ["One seed decides nothing, so there is no verdict.", *refused] if verdicts else refused
+        judged = [column for column in self.ours if column.judged]
+        sesoi = {column.label: (self._sesoi(column), column.unit) for column in judged}
+        told = [f"{label} {value:g} {unit}" for label, (value, unit) in sesoi.items() if value is not None]
+        lacking = [label for label, (value, _) in sesoi.items() if value is None]
+        notes = [
+            f"Verdicts are corrected for all {size} contrasts of this table together (its arms on "
+            f"{', '.join(column.label for column in judged)}; Holm, 5 %, paired t tests). Other columns get none. MDE: "
+            "the least true difference that as many seeds would find with 80 % power after correction. Bold: every "
+            "arm that may be the best of its column, none being significantly better; where all are bold, nothing "
+            "tells them apart."
+        ]
+        if told:
+            notes.append(
+                f"Smallest effects of interest (SESOI), declared in the experiment: {', '.join(told)}. Equivalent: "
+                "smaller than that either way (two one-sided tests, Holm). +k seeds: how many more would find an "
+                "effect of that size with 80 % power; hours of this arm and the baseline, as measured, on one worker."
+            )
+        if lacking:
+            notes.append(
+                f"No smallest effect of interest is declared (`sesoi`) for {', '.join(lacking)}: nothing can be called "
+                "equivalent there, and no number of seeds enough."
+            )
+        return notes + refused
+
+    def _notes(self, rows: Sequence[Row]) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
         parameters = self.measured.filter(pl.col("metric") == "parameters")["value"].unique().sort().to_list()
         trained = [arm for arm in plan.arms if not arm.run.pretrained]
@@ -389,6 +522,7 @@ class _Layout:
             f"A cell of ours is the {experiment.aggregate} over n seeds. Below it the difference to "
             f"{plan.baseline.label}: the mean of the differences paired by seed, with its 95 % t interval "
             "(df = pairs - 1; none for one pair), each comparison by itself, not corrected for their number.",
+            *self._verdict_notes(rows),
         ]
         keys = {column.key for column in self.ours}
         if "mlm.loss" in keys:

@@ -1,13 +1,18 @@
 """Numbers and headers as short text, the same in every format: the only place that rounds."""
 
 import itertools
+import math
+import unicodedata
 from collections.abc import Iterator
 
 from paribus.spec.table import Value
 from paribus.tables.table import Cell, Column, Row, Table
+from paribus.tables.verdict import Verdict
 
 DECIMALS = {"points": 1, "nats": 3, "bits": 3, "perplexity": 1}
+LONGEST = 80  # characters of a label; the formats for programs have all of it
 BROKEN = 24  # characters that a column of texts gets where room is short
+_DIRECTIONS = set("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 LEGEND = "\u2191 higher is better, \u2193 lower is better."
 
 
@@ -34,7 +39,7 @@ def printed(value: Value) -> str:
 
 
 def lines(cell: Cell | None, column: Column) -> list[str]:
-    """The value; where there is a difference, also the difference and, from two pairs on, its interval."""
+    """The value; where there is a difference, also that, from two pairs on its interval, and what may be said of it."""
     if cell is None or cell.difference is None:
         return [value(cell, column)]
     found, decimals = cell.difference, DECIMALS[column.unit]
@@ -42,7 +47,36 @@ def lines(cell: Cell | None, column: Column) -> list[str]:
     text = [value(cell, column), signed(found.mean, decimals) + pairs]
     if found.low is not None and found.high is not None:
         text.append(f"[{signed(found.low, decimals)}, {signed(found.high, decimals)}]")
-    return text
+    return text + (verdict(cell.verdict, decimals) if cell.verdict else [])
+
+
+def verdict(found: Verdict, decimals: int) -> list[str]:
+    """What may be said of a difference; where it is not known to be one, what could be seen and what it would take."""
+    words: list[str] = [found.kind]
+    if found.within_sesoi:
+        words[0] += f", < {found.sesoi:g}" if found.kind != "equivalent" else f" \u00b1{found.sesoi:g}"
+    if found.detectable is not None:
+        words.append(f"MDE {_least(found.detectable, decimals)}")
+    if found.kind == "inconclusive" and found.sesoi is not None:
+        words.append(f"+{seeds(found.more_seeds)}")
+        if found.hours is not None:
+            words.append(f"({hours(found.hours)})")
+    return words
+
+
+def _least(value: float, decimals: int) -> str:
+    """A positive number, rounded up, so that it promises no more than it can."""
+    return f"{math.ceil(value * 10**decimals) / 10**decimals:,.{decimals}f}" if value < 1e6 else f"{value:.0e}"
+
+
+def seeds(count: int | None) -> str:
+    """A number of seeds; None is more than 10,000."""
+    return "10,000 seeds or more" if count is None else f"{count:,} seed{'' if count == 1 else 's'}"
+
+
+def hours(count: float) -> str:
+    """A time in hours."""
+    return f"{count:.2g} h" if count < 100 else f"{count:,.0f} h"
 
 
 def signed(value: float, decimals: int) -> str:
@@ -64,12 +98,20 @@ def unit(column: Column) -> str:
 def header(column: Column, table: Table) -> str:
     """Label, unit and direction; 'published' where the table also has columns of ours."""
     mixed = column.published and not all(other.published for other in table.columns)
-    return f"{column.label}{unit(column)}{', published' if mixed else ''}{arrow(column)}"
+    return f"{plain(column.label)}{unit(column)}{', published' if mixed else ''}{arrow(column)}"
 
 
 def label(row: Row) -> str:
-    """The row's label; the baseline is named as such."""
-    return f"{row.label} (baseline)" if row.baseline else row.label
+    """The row's label, a long one shortened; the baseline is named as such."""
+    name = plain(row.label)
+    name = name if len(name) <= LONGEST else name[: LONGEST - 1] + "\u2026"
+    return f"{name} (baseline)" if row.baseline else name
+
+
+def plain(text: str) -> str:
+    """`text` on one line, without the characters that turn the direction of what follows or steer a terminal."""
+    kept = (" " if character.isspace() else character for character in text if character not in _DIRECTIONS)
+    return "".join(character for character in kept if unicodedata.category(character) != "Cc")
 
 
 def groups(table: Table) -> Iterator[tuple[str, list[Row]]]:
@@ -94,6 +136,7 @@ def width(table: Table, index: int) -> int:
 
 
 def notes(table: Table) -> list[str]:
-    """The notes, after what the arrows mean where there are any."""
+    """The claims, what the arrows mean where there are any, and the notes."""
     directed = any(column.higher_is_better is not None for column in table.columns)
-    return [*([LEGEND] if directed else []), *table.notes]
+    claims = [f"Claim {claim.sentence}." for claim in table.claims]
+    return [plain(note) for note in (*claims, *([LEGEND] if directed else []), *table.notes)]

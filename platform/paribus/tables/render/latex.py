@@ -14,18 +14,22 @@ _ESCAPES = {
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"{''}", "`": r"\textasciigrave{}", "\n": " ",
     "\u2191": r"$\uparrow$", "\u2193": r"$\downarrow$", "\u00b1": r"$\pm$", "\u00d7": r"$\times$",
     "\u2020": r"$\dagger$", "\u2713": r"$\surd$", "\u2717": r"$\times$",
+    "\u2026": r"\ldots{}", "\u2013": "--", "\u2014": "---", "\u2018": "`", "\u2019": "'",
+    "\u201c": "``", "\u201d": "''",
 }  # fmt: skip
 
 
 def render(table: Table) -> str:
     """`table` as a snippet for \\input."""
     notes = " ".join(escape(note) for note in digits.notes(table))
+    warnings = [rf"\textbf{{{escape(warning)}}}\par\smallskip" for warning in table.warnings]
     lines = [
         r"% Needs \usepackage{booktabs} and \usepackage{graphicx}.",
         r"\begin{table}[tb]",
         r"\centering",
         rf"\caption{{{escape('. '.join(filter(None, [table.title, table.question])))}}}",
-        rf"\label{{tab:{''.join(c if c.isalnum() else '-' for c in table.name)}}}",
+        rf"\label{{tab:{''.join(c if c.isascii() and c.isalnum() else '-' for c in table.name)}}}",
+        *warnings,
         r"\small",
         *_scaled(table),
         r"\par\smallskip",
@@ -84,8 +88,12 @@ def _rows(row: Row, table: Table) -> list[str]:
     """A line of values and, for an arm, lines of differences and intervals below it."""
     cells = [digits.lines(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
     first, *below = itertools.zip_longest(*cells, fillvalue="")
+    values = [
+        rf"\textbf{{{_cell(text)}}}" if cell and cell.best else _cell(text)
+        for text, cell in zip(first, row.cells, strict=True)
+    ]
     small = [[rf"{{\footnotesize {_cell(text)}}}" if text else "" for text in line] for line in below]
-    return [_line(escape(digits.label(row)), *map(_cell, first)), *(_line("", *line) for line in small)]
+    return [_line(escape(digits.label(row)), *values), *(_line("", *line) for line in small)]
 
 
 def _cell(text: str) -> str:
@@ -98,5 +106,8 @@ def _line(*cells: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Text in which nothing is markup."""
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    """Text in which nothing is markup, and a character that LaTeX's own fonts lack is its code point."""
+    return "".join(
+        _ESCAPES.get(character, character if ord(character) < 0x180 else rf"\texttt{{U+{ord(character):04X}}}")
+        for character in digits.plain(text)
+    )

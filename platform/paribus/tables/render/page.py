@@ -15,6 +15,7 @@ def render(table: Table) -> str:
     if table.question:
         head += f'\n<p class="question">{escape(table.question)}</p>'
         head += f'\n<p class="expected">Expected: {escape(table.expect or "")}</p>'
+    head += "".join(f'\n<p class="warning"><strong>{escape(warning)}</strong></p>' for warning in table.warnings)
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -77,12 +78,14 @@ def _row(row: Row, table: Table) -> str:
     pairs = enumerate(zip(row.cells, table.columns, strict=True))
     cells = (_cell(cell, column, digits.is_text(table, index)) for index, (cell, column) in pairs)
     kind = ' class="baseline"' if row.baseline else ""
-    return f'<tr{kind}><th scope="row">{escape(digits.label(row))}</th>{"".join(cells)}</tr>'
+    return f'<tr{kind}><th scope="row"><bdi>{escape(digits.label(row))}</bdi></th>{"".join(cells)}</tr>'
 
 
 def _cell(cell: Cell | None, column: Column, text: bool) -> str:
     value, *difference = digits.lines(cell, column)
     small = "".join(f"<small>{escape(line)}</small>" for line in difference)
+    shown = f"<strong>{escape(value)}</strong>" if cell and cell.best else escape(value)
+    runs = f' title="{escape(", ".join(sample.run for sample in cell.samples))}"' if cell and cell.samples else ""
     kind = " ".join(name for name, applies in (("published", column.published), ("text", text)) if applies)
     sorted_by = f' data-value="{cell.value}"' if cell is not None and isinstance(cell.value, int | float) else ""
-    return f'<td class="{kind}"{sorted_by}>{escape(value)}{small}</td>'
+    return f'<td class="{kind}"{sorted_by}{runs}>{shown}{small}</td>'

@@ -15,9 +15,10 @@ _GAP = 3  # characters between two columns
 
 def show(table: Table, width: int = 100) -> RenderableType:
     """`table` for rich's `Console.print` at `width` characters: the question, the table, the notes."""
-    parts: list[RenderableType] = [Text(table.title, style="bold")]
+    parts: list[RenderableType] = [Text(digits.plain(table.title), style="bold")]
     if table.question:
-        parts.append(Text(f"{table.question}\nExpected: {table.expect}"))
+        parts.append(Text(f"{digits.plain(table.question)}\nExpected: {digits.plain(table.expect or '')}"))
+    parts += [Text(warning, style="bold yellow") for warning in table.warnings]
     room = width - max(len(_label(row)) for row in table.rows)
     for columns in _panels(table, room):
         parts += ["", _grid(table, columns, room)]
@@ -60,7 +61,7 @@ def _grid(table: Table, columns: Sequence[int], room: int) -> Grid:
             grid.add_row(Text(group, style="italic"))
         for row in rows:
             cells = (_cell(row, table.columns[index], index) for index in columns)
-            grid.add_row(_label(row), *cells)
+            grid.add_row(Text(_label(row)), *cells)
         grid.add_section()
     return grid
 
@@ -70,8 +71,9 @@ def _label(row: Row) -> str:
 
 
 def _cell(row: Row, column: Column, index: int) -> Text:
-    value, *difference = digits.lines(row.cells[index], column)
-    text = Text(value, style="dim" if column.published else "")
+    cell = row.cells[index]
+    value, *difference = digits.lines(cell, column)
+    text = Text(value, style="dim" if column.published else "bold" if cell and cell.best else "")
     for line in difference:
         text.append(f"\n{line}", style="cyan")
     return text
