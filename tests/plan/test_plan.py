@@ -143,19 +143,19 @@ def test_effects_of_interest_and_claims_change_no_run(project: Open) -> None:
 # --- an arm that repeats another -------------------------------------------------------------------------------------
 
 REPEAT = "{source: test, base: a, levels: {a: {seed_offset: 0}, b: {seed_offset: %d}}}"
-TWICE = "{question: q, expect: e, base: bert, factors: [nothing], seeds: 3}"
+TWICE = "{question: q, expect: e, base: bert, factors: [again], seeds: 3}"
 
 
 def test_an_arm_at_other_seeds_is_the_same_arm_at_those_seeds(project: Open) -> None:
-    opened = project({"ablations/nothing.yaml": REPEAT % 10, "experiments/twice.yaml": TWICE})
+    opened = project({"ablations/again.yaml": REPEAT % 10, "experiments/twice.yaml": TWICE})
     far = {(run.arm.label, run.seed): run.key for run in plan(opened, "twice", "debug", seeds=5).runs}
-    opened = project({"ablations/nothing.yaml": REPEAT % 3})
+    opened = project({"ablations/again.yaml": REPEAT % 3})
     near = {(run.arm.label, run.seed): run.key for run in plan(opened, "twice", "debug", seeds=3).runs}
     assert len(set(far.values())) == 10
     assert far["a", 3] == near["b", 0] and far["a", 4] == near["b", 1]
 
 
 def test_arms_whose_seeds_overlap_are_refused(project: Open) -> None:
-    opened = project({"ablations/nothing.yaml": REPEAT % 2, "experiments/twice.yaml": TWICE})
+    opened = project({"ablations/again.yaml": REPEAT % 2, "experiments/twice.yaml": TWICE})
     with pytest.raises(SpecError, match="arms share runs: their seed_offset must lie at least 3 apart"):
         plan(opened, "twice", "debug")
