@@ -109,9 +109,7 @@ def test_the_light_verbs_load_nothing_heavy() -> None:
         ("tables", "roberta-table1"),
     ],
 )
-def test_list_names_what_there_is_for_people_and_programs(
-    paribus: Paribus, store: Store, kind: str, name: str
-) -> None:
+def test_list_names_what_there_is_for_people_and_programs(paribus: Paribus, store: Store, kind: str, name: str) -> None:
     rows = json.loads(paribus("list", kind, "--json")[0])
     assert name in [row[kind.removesuffix("s")] for row in rows]
     assert name in paribus("list", kind)[0]
@@ -311,3 +309,56 @@ def test_a_gpu_that_is_not_there_is_one_line_before_anything_is_queued(
     _, err = paribus(*verb, "--per-gpu", "auto", code=2)
     assert err == "error: --per-gpu auto: needs --gpus, `all` or numbers as 0,2\n"
     assert not (store.root / "queue").exists()
+
+
+# --- table --check and power -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def claimed(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An experiment with a claim that is met and one that is open, measured by hand."""
+    folder = tmp_path / "mine"
+    (folder / "experiments").mkdir(parents=True)
+    (folder / "paribus.toml").write_text("")
+    claims = [{"arm": "dynamic", "metric": "mlm.loss", "direction": "better"}]
+    claims += [{"arm": "dynamic", "metric": "acceptability.mcc", "direction": "better"}]
+    fields = {"base": "bert-relative", "factors": ["masking"], "seeds": 3, "tasks": ["acceptability"], "claims": claims}
+    mine = {"question": "?", "expect": "?", "sesoi": {"nats": 0.02}, **fields}
+    (folder / "experiments/mine.yaml").write_text(yaml.safe_dump(mine))
+    monkeypatch.chdir(folder)
+    for run in plan(find(folder), "mine", "debug").runs:
+        for stage in run.stages:
+            work = None if store.has(stage.key) else store.claim(stage)
+            if work is None:
+                continue
+            with work:
+                if stage.kind == "evaluate":
+                    gain = 0.0 if run.arm.baseline else 0.5 + 0.01 * run.seed
+                    work.row("loss", 4.0 - gain, split="test", n=10)
+                work.commit("")
+    return store
+
+
+def test_check_fails_while_a_claim_is_open_and_says_which(claimed: Store, paribus: Paribus) -> None:
+    _, said = paribus("table", "mine", "--scale", "debug", "--check", code=1)
+    assert said.splitlines() == [
+        "met: dynamic better on mlm.loss (helps)",
+        "undecided: dynamic better on acceptability.mcc (no difference is measured)",
+    ]
+    paribus("table", "mine", "--scale", "debug", "--check", "--allow-undecided")
+    paribus("table", "mine", "--scale", "debug")
+
+
+def test_check_without_claims_is_an_error(store: Store, paribus: Paribus) -> None:
+    _, said = paribus("table", "masking", "--scale", "debug", "--check", code=2)
+    assert said == "error: --check: masking declares no `claims`\n"
+
+
+def test_power_says_how_many_seeds_an_effect_needs(claimed: Store, paribus: Paribus) -> None:
+    out, _ = paribus("power", "mine", "--scale", "debug", "--json")
+    (found,) = json.loads(out)
+    assert (found["arm"], found["metric"], found["pairs"], found["effect"]) == ("dynamic", "mlm.loss", 3, 0.02)
+    assert 2 < found["seeds"] < found["cautious"] + 50
+    assert "small pilot" in paribus("power", "mine", "--scale", "debug")[0]
+    _, said = paribus("power", "mine", "--scale", "debug", "--effect", "1", code=2)
+    assert said.startswith("error: --effect 1: expected") and len(said.splitlines()) == 1

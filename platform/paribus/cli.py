@@ -634,7 +634,7 @@ def _short(path: Path) -> str:
 @app.command()
 def plot(
     experiment: Name,
-    kind: Annotated[str, typer.Option(help="forest, curves, cost or grid.")] = "forest",
+    kind: Annotated[str, typer.Option(help="forest, curves, cost, tuning or grid.")] = "forest",
     out: Annotated[Path, typer.Option(help="A file ending in .pdf, .png or .svg.")] = Path("plot.pdf"),
     scale: Scale = "tiny",
     seeds: Seeds = None,

@@ -141,7 +141,7 @@ def test_work_says_once_that_clocks_differ(
 ) -> None:
     true = time.time
     monkeypatch.setattr("paribus.store.store.time.time", lambda: true() + skew)
-    drain(Project(store.root.parent, Settings()), store, [], 1, Runtime(), lambda: None)
+    drain(Project(store.root.parent, Settings()), store, [], [], Runtime(), lambda: None)
     err = capsys.readouterr().err
     assert err.count("this machine's clock is") == bool(said) and said in err, err
 

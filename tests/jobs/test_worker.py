@@ -58,7 +58,7 @@ def test_a_worker_that_is_to_end_puts_its_run_back_and_takes_no_other(
         raise Stopped
 
     monkeypatch.setattr("paribus.jobs.worker.execute", interrupted)
-    assert work(find(), store, [queue.name], CPU, lambda: bool(heard)) == 1
+    assert work(find(), store, [queue.name], CPU, stop=lambda: bool(heard)) == 1
     assert [(entry.status, entry.attempt) for entry in queue.entries()] == [("waiting", 1), ("waiting", 0)]
 
 

@@ -199,12 +199,11 @@ def judge(packed: Path, worse_than: float = math.inf) -> Judge:
 def tried(work: Work, spec: Pretraining, packed: Path, judge: Judge, steps: int | None = None) -> Finished | None:
     """A judged training to its end, or until it is stopped after `steps`."""
     asked = iter(range(10**6))
+    work._stop = lambda: steps is not None and next(asked) >= steps - 1
     try:
         with work:
-            said = pretrain(
-                spec, 0, packed, SIZE, work, OFTEN, lambda: steps is not None and next(asked) >= steps, judge
-            )
-            work.commit("provenance", **said)  # type: ignore[arg-type]
+            said: dict[str, Any] = pretrain(spec, 0, packed, SIZE, work, OFTEN, judge=judge)
+            work.commit("provenance", **said)
     except Stopped:
         return None
     store, key = work.store, work.stage.key

@@ -123,3 +123,58 @@ def test_rows_of_a_paper_that_do_not_exist_are_refused(
 ) -> None:
     with pytest.raises(SpecError, match=message):
         plan(project({"experiments/one.yaml": text}), "one", "debug")
+
+
+# --- what verdicts ask for -------------------------------------------------------------------------------------------
+
+ONE = "question: q, expect: e, base: bert, factors: [rate], seeds: 3, tasks: [order, cloze]"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("sesoi: {mlm.los: 0.1}", r"one.yaml: sesoi.mlm.los: no such column or unit \(did you mean mlm.loss"),
+        ("sesoi: {mlm.loss: 0}", r"one.yaml: sesoi.mlm.loss: .*greater than 0"),
+        (
+            "claims: [{arm: '30', metric: order.f1, direction: better}]",
+            r"one.yaml: claims.0.metric: no column 'order.f1'",
+        ),
+        (
+            "claims: [{arm: '15', metric: mlm.loss, direction: better}]",
+            r"claims.0.arm: no arm '15' beside the baseline",
+        ),
+        ("claims: [{arm: '30', metric: mlm.loss, direction: equal}]", "expected `tolerance` with direction equal"),
+        ("claims: [{arm: '30', metric: mlm.loss, direction: up}]", "claims.0.direction"),
+    ],
+)
+def test_what_is_asked_of_no_column_or_arm_is_refused(project: Open, fields: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        plan(project({"experiments/one.yaml": f"{{{ONE}, {fields}}}"}), "one", "debug")
+
+
+def test_effects_of_interest_and_claims_change_no_run(project: Open) -> None:
+    before = plan(project(), "one", "debug")
+    more = "sesoi: {nats: 0.1, points: 1}, claims: [{arm: '30', metric: mlm.loss, direction: equal, tolerance: 0.1}]"
+    after = plan(project({"experiments/one.yaml": f"{{{ONE}, {more}}}"}), "one", "debug")
+    assert [run.key for run in after.runs] == [run.key for run in before.runs]
+
+
+# --- an arm that repeats another -------------------------------------------------------------------------------------
+
+REPEAT = "{source: test, base: a, levels: {a: {seed_offset: 0}, b: {seed_offset: %d}}}"
+TWICE = "{question: q, expect: e, base: bert, factors: [again], seeds: 3}"
+
+
+def test_an_arm_at_other_seeds_is_the_same_arm_at_those_seeds(project: Open) -> None:
+    opened = project({"ablations/again.yaml": REPEAT % 10, "experiments/twice.yaml": TWICE})
+    far = {(run.arm.label, run.seed): run.key for run in plan(opened, "twice", "debug", seeds=5).runs}
+    opened = project({"ablations/again.yaml": REPEAT % 3})
+    near = {(run.arm.label, run.seed): run.key for run in plan(opened, "twice", "debug", seeds=3).runs}
+    assert len(set(far.values())) == 10
+    assert far["a", 3] == near["b", 0] and far["a", 4] == near["b", 1]
+
+
+def test_arms_whose_seeds_overlap_are_refused(project: Open) -> None:
+    opened = project({"ablations/again.yaml": REPEAT % 2, "experiments/twice.yaml": TWICE})
+    with pytest.raises(SpecError, match="arms share runs: their seed_offset must lie at least 3 apart"):
+        plan(opened, "twice", "debug")

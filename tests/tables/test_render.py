@@ -289,6 +289,10 @@ def test_a_hostile_name_is_no_markup_in_html(name: str) -> None:
                 "title",
                 "lang",
                 "charset",
+                "tabindex",
+                "role",
+                "aria-label",
+                "data-value",
                 "content",
                 "name",
             }

@@ -372,7 +372,7 @@ def test_a_run_shows_the_learning_rate_that_select_chooses(store: Store) -> None
 
 def test_the_ui_is_refused_where_a_server_is_the_tracking_store(store: Store) -> None:
     with pytest.raises(ParibusError, match="http://lab:5000 is an MLflow server already"):
-        ui_command(store, "http://lab:5000", 5001)
+        ui_command(store, "http://lab:5000", "127.0.0.1", 5001)
 
 
 @pytest.mark.drill
@@ -383,7 +383,7 @@ def test_a_real_server_shows_the_artifacts_and_can_be_mirrored_to(store: Store, 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    argv, environment = ui_command(store, uri, port)
+    argv, environment = ui_command(store, uri, "127.0.0.1", port)
     server = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with ExitStack() as stack:
         stack.callback(server.wait)

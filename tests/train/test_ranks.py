@@ -76,7 +76,8 @@ def test_a_run_goes_on_with_another_number_of_processes(
     spec = pretraining()
     asked = iter(range(10**6))
     with pytest.raises(Stopped), begin("pretrain", spec) as work:
-        pretrain(spec, 0, packed, SIZE, work, on(before), lambda: next(asked) >= 5)
+        work._stop = lambda: next(asked) >= 4
+        pretrain(spec, 0, packed, SIZE, work, on(before))
     assert not [child for child in psutil.Process().children() if "paribus.objectives" in " ".join(child.cmdline())]
     resumed = finish(begin("pretrain", spec), spec, packed, on(after))
     assert resumed[2]["resumed_at"] == 5
@@ -93,7 +94,8 @@ def test_a_process_that_is_gone_ends_the_training_and_says_so(begin: Begin, pret
         return False
 
     with pytest.raises(RuntimeError, match="process 1 of 2 ended with code -9"), begin("pretrain", spec) as work:
-        pretrain(spec, 0, packed, SIZE, work, on(2), kill)
+        work._stop = kill
+        pretrain(spec, 0, packed, SIZE, work, on(2))
 
 
 def test_more_devices_than_rows_of_a_step_are_refused(begin: Begin, pretraining: Make, packed: Path) -> None:

@@ -1,7 +1,7 @@
 """Charts as Vega-Lite, drawn without a browser: of one table, one plan, what the store measured."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,8 @@ ROW = 22  # pixels of an arm's row
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 STATES = {"done": "#009e73", "running": "#56b4e9", "missing": "#bbbbbb", "untuned": "#bbbbbb"}
 BAD = "#d55e00"
+VERDICTS = {"helps": "#009e73", "hurts": "#d55e00", "equivalent": "#0072b2", "": "#7f7f7f"}
+SHAPES = {"helps": "triangle-up", "hurts": "triangle-down", "equivalent": "square", "": "circle"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ PAPER = Theme("#111", "#ddd", "Helvetica, Arial, sans-serif")
 def forest(content: Content, width: int) -> Spec | None:
     """The difference of each arm to the baseline with its interval, a panel a column; None where there is none."""
     table = content.table
-    points = [
+    points: list[Spec] = [
         {
             "column": f"{column.label}{digits.unit(column)}",
             "better": column.higher_is_better,
@@ -45,6 +47,8 @@ def forest(content: Content, width: int) -> Spec | None:
             "mean": cell.difference.mean,
             "low": cell.difference.low,
             "high": cell.difference.high,
+            "sesoi": cell.verdict.sesoi if cell.verdict else None,
+            "verdict": cell.verdict.kind if cell.verdict else "not judged",
         }
         for index, column in enumerate(table.columns)
         for row in table.rows
@@ -64,6 +68,7 @@ def forest(content: Content, width: int) -> Spec | None:
                 "height": {"step": ROW},
                 "data": {"values": mine},
                 "layer": [
+                    *([_band(mine[0]["sesoi"])] if mine[0]["sesoi"] else []),
                     {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": 0}}},
                     {
                         "transform": [{"filter": "datum.low !== null"}],
@@ -71,13 +76,79 @@ def forest(content: Content, width: int) -> Spec | None:
                         "encoding": {"y": y, "x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}},
                     },
                     {
-                        "mark": {"type": "point", "filled": True, "size": 60, "opacity": 1},
-                        "encoding": {"y": y, "x": {"field": "mean", "type": "quantitative", "title": None}},
+                        "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
+                        "encoding": {
+                            "y": y,
+                            "x": {"field": "mean", "type": "quantitative", "title": None},
+                            "color": _verdicts([point["verdict"] for point in points]),
+                            "shape": {**_verdicts([point["verdict"] for point in points], SHAPES), "legend": None},
+                        },
                     },
                 ],
             }
         )
     return {"vconcat": panels, "spacing": 18}
+
+
+def _band(sesoi: float) -> Spec:
+    """Where differences are smaller than the smallest effect of interest."""
+    return {
+        "mark": {"type": "rect", "opacity": 0.12, "color": COLOURS[0]},
+        "encoding": {"x": {"datum": -sesoi}, "x2": {"datum": sesoi}},
+    }
+
+
+def _verdicts(there: Sequence[str], table: Mapping[str, str] | None = None) -> Spec:
+    known = list(dict.fromkeys(there))
+    return {
+        "field": "verdict",
+        "type": "nominal",
+        "scale": {"domain": known, "range": [(table or VERDICTS).get(kind, (table or VERDICTS)[""]) for kind in known]},
+        "legend": {"title": None, "orient": "bottom"},
+    }
+
+
+def tuning(content: Content, width: int) -> Spec | None:
+    """What each trial of an arm scored at its value: the sensitivity curve."""
+    accounts = content.table.tuned
+    points = [
+        {
+            "arm": content.short[account.arm],
+            "value": trial.value,
+            "loss": trial.loss,
+            "trial": "pruned" if trial.pruned else "chosen" if trial.value == account.chosen else "trained",
+        }
+        for account in accounts
+        for trial in account.tried
+        if trial.loss is not None
+    ]
+    if not points:
+        return None
+    arms = list(dict.fromkeys(point["arm"] for point in points))
+    log = content.plan.tunings[0].tune.log
+    x = {
+        "field": "value",
+        "type": "quantitative",
+        "title": accounts[0].path,
+        "scale": {"type": "log" if log else "linear"},
+    }
+    y = {"field": "loss", "type": "quantitative", "title": "validation loss (nats)", "scale": {"zero": False}}
+    colour = {
+        "field": "arm",
+        "type": "nominal",
+        "scale": {"domain": arms, "range": [COLOURS[index % len(COLOURS)] for index in range(len(arms))]},
+        "legend": {"title": None, "orient": "bottom", "columns": 1 if width < 400 else 3},
+    }
+    shape = {"field": "trial", "type": "nominal", "legend": {"title": None, "orient": "bottom"}}
+    return {
+        "width": width,
+        "height": 240,
+        "data": {"values": points},
+        "layer": [
+            {"mark": {"type": "line", "strokeWidth": 1}, "encoding": {"x": x, "y": y, "color": colour}},
+            {"mark": {"type": "point", "size": 60}, "encoding": {"x": x, "y": y, "color": colour, "shape": shape}},
+        ],
+    }
 
 
 def curves(content: Content, width: int) -> Spec | None:
@@ -194,6 +265,7 @@ KINDS: Mapping[str, Callable[[Content, int], Spec | None]] = {
     "forest": forest,
     "curves": curves,
     "cost": cost,
+    "tuning": tuning,
     "grid": grid,
 }
 FORMATS = ("svg", "pdf", "png")

@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.project import Project
 from paribus.store.store import Store
+from paribus.tables.certificate import Certificate, certificates
 from paribus.tables.frame import states
 from paribus.tables.table import Table, experiment_table
 
@@ -43,6 +44,11 @@ class Content:
             count = list(found.values()).count(name)
             found[arm.label] = name if not count else f"{name[: LABEL - 4]}\u2026 {count + 1}"
         return found
+
+    @cached_property
+    def certificates(self) -> Mapping[str, Certificate]:
+        """Arm to what differs between it and the baseline."""
+        return certificates(self.plan, self.store)
 
     @cached_property
     def states(self) -> Mapping[tuple[str, int], str]:

@@ -21,6 +21,7 @@ from paribus.plan.plan import Plan
 from paribus.project import PACKAGE, Project
 from paribus.spec.load import suggest
 from paribus.store.store import Store
+from paribus.tables import certificate
 from paribus.tables.render import page
 from paribus.tables.table import paper_table
 
@@ -91,6 +92,14 @@ class Site:
             forest=self._chart("forest", shown),
             curves=self._chart("curves", shown),
             cost=self._chart("cost", shown),
+            tuning=self._chart("tuning", shown),
+            warnings=shown.table.warnings,
+            claims=[claim.sentence for claim in shown.table.claims],
+            certificates=[
+                (arm, found.mark, [line for line in found.lines if line.status != "equal"])
+                for arm, found in shown.certificates.items()
+            ],
+            told=certificate.shown,
             seeds=range(found.seeds),
             grid=cells,
             command=f"paribus run {found.command}",

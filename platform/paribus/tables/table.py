@@ -292,7 +292,7 @@ class _Layout:
         """What a reader must know before the first number: what is missing, and what is not shown."""
         counts = Counter(state for state in self.states.values() if state != "done")
         found = []
-        if counts:
+        if counts.keys() - {"missing", "untuned"} or 0 < counts.total() < len(self.states):
             told = ", ".join(f"{count} {state}" for state, count in counts.items())
             found.append(f"Not finished: of {len(self.states)} runs {told}. Numbers and verdicts may still change.")
         planned = {run.key for run in self.plan.runs}
