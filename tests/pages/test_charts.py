@@ -13,7 +13,7 @@ BEGINNINGS = {"svg": b"<svg", "pdf": b"%PDF", "png": b"\x89PNG"}
 
 
 @pytest.mark.parametrize("format", charts.FORMATS)
-@pytest.mark.parametrize("kind", charts.KINDS)
+@pytest.mark.parametrize("kind", [kind for kind in charts.KINDS if kind != "tuning"])
 def test_every_chart_is_drawn_in_every_format(
     kind: str, format: str, project: Project, store: Store, planned: Callable[[str], Plan]
 ) -> None:
@@ -57,6 +57,6 @@ def test_before_any_run_only_the_grid_can_be_drawn(
 ) -> None:
     empty = content(project, Store(project.root / "empty"), planned("masks"))
     assert charts.grid(empty, 500)
-    for kind in ("forest", "curves", "cost"):
+    for kind in ("forest", "curves", "cost", "tuning"):
         with pytest.raises(ParibusError, match="nothing to draw"):
             charts.plot(empty, kind, "svg")

@@ -506,10 +506,11 @@ def test_no_gain_is_equivalent_where_an_effect_of_interest_is_declared(
 
 
 def test_a_refused_arm_has_no_verdict_is_not_bold_and_the_foot_says_why(
-    planned: Plan, store: Store, paper: PaperTable, fill: Fill
+    planned: Plan, store: Store, paper: PaperTable, fill: Fill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(store, planned)
-    table = experiment_table(planned, store, paper, refusals={"dynamic": "another learning rate"})
+    monkeypatch.setattr("paribus.tables.certificate.Certificate.refusal", "another learning rate")
+    table = experiment_table(planned, store, paper)
     found = cell(table, "dynamic", "grammar.mcc")
     assert found.verdict and found.verdict.kind == "refused" and found.difference and not found.best
     assert "No verdict on dynamic: another learning rate." in table.notes

@@ -1,5 +1,6 @@
 """The mirror against a real SQLite tracking store, over stages written by hand."""
 
+import base64
 import json
 import os
 import shutil
@@ -8,8 +9,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,11 @@ from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage, TaskTuning
 from paribus.project import find
 from paribus.store.store import Store, Work
+from paribus.tables.render import FORMATS, render
+from paribus.tables.table import experiment_table
 from paribus.tracking import mirror
 from paribus.tracking.mirror import content, sync
+from paribus.tracking.publish import publish
 from paribus.tracking.server import ui_command
 from paribus.tracking.wanted import OWN, Wanted
 
@@ -101,7 +107,8 @@ def finish_run(store: Store, run: PlannedRun) -> None:
 
 
 def by_name(uri: str, plan: Plan) -> dict[str, Any]:
-    runs = content(uri, plan)["runs"]
+    """Arms, runs and stages by their own and their parent's name; not the experiment's run, which is above all."""
+    runs = {id: run for id, run in content(uri, plan)["runs"].items() if run["tags"]["paribus.kind"] != "experiment"}
     names = {id: run["name"] for id, run in runs.items()}
     return {" < ".join(filter(None, (run["name"], names.get(run["parent"])))): run for run in runs.values()}
 
@@ -110,7 +117,7 @@ def test_an_experiment_is_mirrored_as_arms_runs_and_stages(store: Store, databas
     uri, wanted = database("a.db"), planned(seeds=2)
     for run in wanted.runs:
         finish_run(store, run)
-    assert sync(wanted, store, uri).created == 2 + 4 + 4 * 4
+    assert sync(wanted, store, uri).created == 1 + 2 + 4 + 4 * 4
     found = by_name(uri, wanted)
     assert {run["status"] for run in found.values()} == {"FINISHED"}
     at = "lr=0.001 batch=32 epochs=1 #0"
@@ -162,9 +169,9 @@ def test_an_unchanged_store_is_not_sent_and_mlflow_not_asked(
 ) -> None:
     uri, wanted = database("a.db"), planned()
     finish_run(store, wanted.runs[0])
-    assert sync(wanted, store, uri).created == 6
+    assert sync(wanted, store, uri).created == 7
     monkeypatch.setattr(mirror, "connect", lambda uri: pytest.fail("MLflow was asked"))
-    assert sync(wanted, store, uri) == mirror.Counts(unchanged=6)
+    assert sync(wanted, store, uri) == mirror.Counts(unchanged=7)
 
 
 def test_a_run_between_two_stages_is_running_while_its_worker_lives(store: Store) -> None:
@@ -240,7 +247,7 @@ def test_without_its_marks_a_sync_sends_again_and_changes_nothing(
     before = content(uri, wanted)
     path = store.root / "mirror.json"
     path.unlink() if marks is None else path.write_text(marks)
-    assert sync(wanted, store, uri) == mirror.Counts(updated=6)
+    assert sync(wanted, store, uri) == mirror.Counts(updated=7)
     assert content(uri, wanted) == before
 
 
@@ -405,9 +412,9 @@ def test_a_real_server_shows_the_artifacts_and_can_be_mirrored_to(store: Store, 
         elsewhere.prepare()
         finish_run(elsewhere, other.runs[0])
         client.rename_experiment(experiment, "out of the way")
-        assert sync(other, elsewhere, url).created == 6
+        assert sync(other, elsewhere, url).created == 7
         assert by_name(url, other)["static seed 0 < static"]["artifacts"]["git.diff"] == "- old\n+ new\n"
-        assert sync(other, elsewhere, url) == mirror.Counts(unchanged=6)
+        assert sync(other, elsewhere, url) == mirror.Counts(unchanged=7)
 
 
 def answers(url: str) -> bool:
@@ -452,3 +459,51 @@ def finish_trial(store: Store, run: PlannedRun) -> None:
             work.row("loss", 5.0, split="validation")
             work.commit("-")
             work.__exit__(None, None, None)
+
+
+def test_arms_carry_what_the_table_says_and_the_experiment_the_table_itself(
+    store: Store, database: Callable[[str], str]
+) -> None:
+    wanted = planned(seeds=3)
+    for run in wanted.runs:
+        finish_run(store, run)
+    uri = database("table.db")
+    table = partial(experiment_table, wanted, store)
+    sync(wanted, store, uri, table=table)
+    found = content(uri, wanted)
+    whole = next(run for run in found["runs"].values() if run["tags"]["paribus.kind"] == "experiment")
+    assert {file.rpartition(".")[2] for file in whole["artifacts"]} == set(FORMATS)
+    assert whole["artifacts"]["table.md"] == render(table(), "md") and "| MLM loss" in found["note"]
+    arm = by_name(uri, wanted)["dynamic"]
+    (row,) = (row for row in table().rows if row.key == "dynamic")
+    cell = next(cell for cell, column in zip(row.cells, table().columns, strict=True) if column.key == "mlm.loss")
+    assert cell and cell.difference and cell.verdict
+    said = {key: history[-1][2] for key, history in arm["metrics"].items()}
+    assert said["table/mlm.loss/mean"] == cell.value and said["table/mlm.loss/n"] == 3
+    assert said["table/mlm.loss/difference"] == cell.difference.mean
+    assert arm["tags"]["paribus.verdict.mlm.loss"] == cell.verdict.kind
+    assert sync(wanted, store, uri, table=table).updated == 0
+
+
+def test_what_the_table_says_later_stands_at_a_later_step(store: Store, database: Callable[[str], str]) -> None:
+    uri = database("later.db")
+    for seeds in (1, 2):
+        wanted = planned(seeds=seeds)
+        for run in wanted.runs:
+            finish_run(store, run)
+        sync(wanted, store, uri, table=partial(experiment_table, wanted, store))
+    assert [step for step, *_ in by_name(uri, wanted)["dynamic"]["metrics"]["table/mlm.loss/n"]] == [2, 4]
+
+
+def test_views_are_published_under_names_of_ours(store: Store, database: Callable[[str], str]) -> None:
+    uri, wanted = database("views.db"), planned(seeds=2)
+    for run in wanted.runs:
+        finish_run(store, run)
+    sync(wanted, store, uri)
+    found = publish(wanted, experiment_table(wanted, store), uri)
+    tags = mirror.connect(uri).get_experiment_by_name(wanted.name).tags
+    assert set(found) == {"paribus-arms", "paribus-curves"}
+    for name, address in found.items():
+        packed = tags[f"mlflow.sharedViewState.{name}"]
+        state = json.loads(zlib.decompress(base64.b64decode(packed.removeprefix("deflate;"))))
+        assert len(packed) < 8000 and state["compareRunCharts"] and f"viewStateShareKey={name}" in address
