@@ -463,7 +463,11 @@ class _Layout:
             return ["One seed decides nothing, so there is no verdict.", *refused] if verdicts else refused
         judged = [column for column in self.ours if column.judged]
         sesoi = {column.label: (self._sesoi(column), column.unit) for column in judged}
-        told = [f"{label} {value:g} {unit}" for label, (value, unit) in sesoi.items() if value is not None]
+        told = [
+            f"{label} {value:g} {unit.removesuffix('s') if value == 1 else unit}"
+            for label, (value, unit) in sesoi.items()
+            if value is not None
+        ]
         lacking = [label for label, (value, _) in sesoi.items() if value is None]
         notes = [
             f"Verdicts are corrected for all {size} contrasts of this table together (its arms on "
