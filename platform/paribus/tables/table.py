@@ -272,11 +272,14 @@ class _Layout:
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before the first number: what is missing, and what is not shown."""
-        counts = Counter(state for state in self.states.values() if state != "done")
+        counts = Counter(self.states.values())
         found = []
-        if counts.keys() - {"missing", "untuned"} or 0 < counts.total() < len(self.states):
-            told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        if (counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
+            told = ", ".join(f"{count} {state}" for state, count in counts.items() if state not in ("done", "diverged"))
             found.append(f"Not finished: of {len(self.states)} runs {told}. Numbers and verdicts may still change.")
+        if lost := Counter(arm for (arm, _), state in self.states.items() if state == "diverged"):
+            told = ", ".join(f"{arm} {count}" for arm, count in lost.items())
+            found.append(f"Diverged runs are in no number, which makes their arm look better than it is: {told}.")
         planned = {run.key for run in self.plan.runs}
         if others := sum(seed < self.plan.seeds and key not in planned for key, seed in self.finished.items()):
             found.append(
