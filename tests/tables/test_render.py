@@ -332,3 +332,10 @@ def test_two_names_that_look_alike_as_files_stay_two(tmp_path: Path) -> None:
     assert len({path for name in ("a/b", "a:b", "a-b") for path in write_all(hostile(name), tmp_path)}) == 3 * len(
         FORMATS
     )
+
+
+def test_csv_says_why_a_verdict_is_refused() -> None:
+    refused = Cell(12.0, SAMPLES, Difference(1.0, 0.5, 1.5, 3), verdict=Verdict("refused", why="another learning rate"))
+    table = replace(TABLE, columns=TABLE.columns[4:], rows=(Row("b", "b", "Arms", (refused,), arm=True),))
+    (line,) = csv.DictReader(io.StringIO(render(table, "csv")))
+    assert line["verdict"] == "refused: another learning rate" and line["p"] == ""

@@ -533,6 +533,13 @@ def test_a_table_that_is_not_finished_says_so_first(planned: Plan, store: Store,
     )
 
 
+def test_a_table_with_a_diverged_arm_says_so_first(planned: Plan, store: Store, fill: Fill) -> None:
+    fill(store, planned, diverged=keys(run_of(planned, "dynamic", 2), "pretrain"))
+    assert experiment_table(planned, store).warnings == (
+        "Diverged runs are in no number, which makes their arm look better than it is: dynamic 1.",
+    )
+
+
 def test_runs_of_an_older_version_are_counted_and_not_shown(planned: Plan, store: Store, fill: Fill) -> None:
     fill(store, planned)
     finished = {**{run.key: run.seed for run in planned.runs}, "run-old": 0, "run-older": 1, "run-of-more-seeds": 7}

@@ -290,11 +290,14 @@ class _Layout:
 
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before the first number: what is missing, and what is not shown."""
-        counts = Counter(state for state in self.states.values() if state != "done")
+        counts = Counter(self.states.values())
         found = []
-        if counts.keys() - {"missing", "untuned"} or 0 < counts.total() < len(self.states):
-            told = ", ".join(f"{count} {state}" for state, count in counts.items())
+        if (counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
+            told = ", ".join(f"{count} {state}" for state, count in counts.items() if state not in ("done", "diverged"))
             found.append(f"Not finished: of {len(self.states)} runs {told}. Numbers and verdicts may still change.")
+        if lost := Counter(arm for (arm, _), state in self.states.items() if state == "diverged"):
+            told = ", ".join(f"{arm} {count}" for arm, count in lost.items())
+            found.append(f"Diverged runs are in no number, which makes their arm look better than it is: {told}.")
         planned = {run.key for run in self.plan.runs}
         if others := sum(seed < self.plan.seeds and key not in planned for key, seed in self.finished.items()):
             found.append(
@@ -478,7 +481,11 @@ class _Layout:
             return ["One seed decides nothing, so there is no verdict.", *refused] if verdicts else refused
         judged = [column for column in self.ours if column.judged]
         sesoi = {column.label: (self._sesoi(column), column.unit) for column in judged}
-        told = [f"{label} {value:g} {unit}" for label, (value, unit) in sesoi.items() if value is not None]
+        told = [
+            f"{label} {value:g} {unit.removesuffix('s') if value == 1 else unit}"
+            for label, (value, unit) in sesoi.items()
+            if value is not None
+        ]
         lacking = [label for label, (value, _) in sesoi.items() if value is None]
         notes = [
             f"Verdicts are corrected for all {size} contrasts of this table together (its arms on "

@@ -55,6 +55,11 @@ class Verdict:
     """What one seed more of this arm and the baseline takes, as measured."""
 
     @property
+    def told(self) -> str:
+        """The kind, and why where it is a refusal."""
+        return f"{self.kind}: {self.why}" if self.why else self.kind
+
+    @property
     def hours(self) -> float | None:
         """What `more_seeds` take."""
         if self.more_seeds is None or self.seconds_a_seed is None:
@@ -126,7 +131,7 @@ def check(claim: Claim, contrast: Contrast | None, verdict: Verdict | None) -> C
     if contrast is None or verdict is None:
         return Checked(claim, "undecided", "no difference is measured")
     if verdict.kind in ("refused", "one seed", "equal differences"):
-        return Checked(claim, "undecided", f"refused: {verdict.why}" if verdict.why else verdict.kind)
+        return Checked(claim, "undecided", verdict.told)
     if claim.tolerance is None:
         wanted = "helps" if claim.direction == "better" else "hurts"
         if verdict.kind == "inconclusive":

@@ -44,7 +44,7 @@ def _line(row: Row, column: Column, cell: Cell | None) -> list[object]:
         *((found.mean, found.low, found.high) if found else (None, None, None)),
         " ".join(str(sample.seed) for sample in cell.samples),
         *(
-            (verdict.kind, verdict.p, verdict.sesoi, verdict.detectable, verdict.more_seeds, verdict.hours)
+            (verdict.told, verdict.p, verdict.sesoi, verdict.detectable, verdict.more_seeds, verdict.hours)
             if verdict
             else (None,) * 6
         ),
