@@ -513,7 +513,7 @@ def test_a_refused_arm_has_no_verdict_is_not_bold_and_the_foot_says_why(
     table = experiment_table(planned, store, paper)
     found = cell(table, "dynamic", "grammar.mcc")
     assert found.verdict and found.verdict.kind == "refused" and found.difference and not found.best
-    assert "No verdict on dynamic: another learning rate." in table.notes
+    assert "No verdict: another learning rate." in table.notes
 
 
 def test_one_seed_has_no_verdict_and_nothing_bold(project: Project, store: Store, fill: Fill) -> None:

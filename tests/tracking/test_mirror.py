@@ -436,9 +436,9 @@ def test_trials_are_mirrored_as_arms_of_their_own_that_say_so_and_stay_when_thei
             finish(store, stage)
     before = {entry.id: entry for entry in Wanted(found, store).entries() if entry.source}
     assert [entry.name for entry in before.values()] == [
-        "bsz-256 lr=0.00283", "bsz-256 lr=0.00283 seed 1000", "pretrain", "evaluate"
+        "batch-size@debug", "bsz-256 lr=0.00283", "bsz-256 lr=0.00283 seed 1000", "pretrain", "evaluate"
     ]  # fmt: skip
-    assert [entry.read().tags.get("paribus.trial") for entry in before.values()] == [None, "true", "true", "true"]
+    assert [entry.read().tags.get("paribus.trial") for entry in before.values()] == [None, None, "true", "true", "true"]
     while (now := look()).untuned:
         for run in now.trials:
             finish_trial(store, run)

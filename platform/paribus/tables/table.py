@@ -476,9 +476,9 @@ class _Layout:
         """What was judged, how it was corrected, and how the verdicts are to be read."""
         verdicts = [cell.verdict for row in rows for cell in row.cells if cell and cell.verdict]
         size = sum(verdict.kind not in ("refused", "one seed") for verdict in verdicts)
-        refused = [f"No verdict on {row.label}: {self.refusals[row.key]}." for row in rows if row.key in self.refusals]
-        if not size:
-            return ["One seed decides nothing, so there is no verdict.", *refused] if verdicts else refused
+        if not size:  # why some are refused stands at the beginning of the notes
+            single = any(verdict.kind == "one seed" for verdict in verdicts)
+            return ["One seed decides nothing, so there is no verdict."] if single else []
         judged = [column for column in self.ours if column.judged]
         sesoi = {column.label: (self._sesoi(column), column.unit) for column in judged}
         told = [
@@ -505,7 +505,7 @@ class _Layout:
                 f"No smallest effect of interest is declared (`sesoi`) for {', '.join(lacking)}: nothing can be called "
                 "equivalent there, and no number of seeds enough."
             )
-        return notes + refused
+        return notes
 
     def _notes(self, rows: Sequence[Row]) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
