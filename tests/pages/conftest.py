@@ -121,6 +121,8 @@ def server(project: Project, store: Store, tmp_path_factory: pytest.TempPathFact
     """The address of `paribus ui` over that store, its runs mirrored."""
     paribus = [sys.executable, "-m", "paribus"]
     subprocess.run([*paribus, "sync"], cwd=project.root, check=True, capture_output=True)
+    publish = [*paribus, "publish", "hostile", "--scale", "debug"]
+    subprocess.run(publish, cwd=project.root, check=True, capture_output=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -78,6 +78,24 @@ def test_mlflow_itself_is_served_beside_with_a_link_to_the_pages(browser: Any, s
     tab.close()
 
 
+@pytest.mark.parametrize(
+    ("view", "charts"), [("paribus-arms", "table/mlm.loss/mean"), ("paribus-curves", "train/loss")]
+)
+def test_a_published_view_opens_in_mlflow_with_its_charts_first(
+    browser: Any, server: str, view: str, charts: str
+) -> None:
+    with urllib.request.urlopen(
+        f"{server}/api/2.0/mlflow/experiments/get-by-name?experiment_name={quote('hostile@debug')}"
+    ) as answer:
+        experiment = json.load(answer)["experiment"]["experiment_id"]
+    tab = browser.new_page(viewport={"width": 1500, "height": 900})
+    tab.goto(f"{server}/#/experiments/{experiment}/runs?viewStateShareKey={view}&compareRunsMode=CHART")
+    tab.wait_for_selector(f"text={charts}")
+    text = tab.inner_text("body")
+    assert "You're viewing a shared view" in text and text.index("paribus (") < text.index(charts)
+    tab.close()
+
+
 def test_a_hostile_name_runs_nothing(browser: Any, server: str) -> None:
     tab = browser.new_page()
     dialogs: list[object] = []

@@ -15,7 +15,8 @@ from paribus.pages.web import FOLDER, PREFIX, Site, policy
 from paribus.project import find
 from paribus.store.store import Store
 
-_TAG = f'<script src="{PREFIX}/nav.js" defer></script>'.encode()
+# First of all: MLflow's own scripts read what ours sets.
+_TAG = f'<head><script src="{PREFIX}/nav.js"></script>'.encode()
 _HEADERS = {"Content-Security-Policy": policy(), "X-Content-Type-Options": "nosniff", "Referrer-Policy": "same-origin"}
 
 Scope = MutableMapping[str, Any]
@@ -118,7 +119,7 @@ class _Linked:
                 return
             body += message.get("body", b"")
             if not message.get("more_body"):
-                text = body.replace(b"</head>", _TAG + b"</head>", 1)
+                text = body.replace(b"<head>", _TAG, 1)
                 headers = [(k, v) for k, v in start["headers"] if k.lower() not in (b"content-length", b"etag")]
                 headers.append((b"content-length", str(len(text)).encode()))
                 await send({**start, "headers": headers})

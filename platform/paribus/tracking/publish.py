@@ -30,7 +30,7 @@ def publish(plan: Plan, table: Table, uri: str) -> dict[str, str]:
     bars = [_chart("BAR", f"table/{column.key}/mean", f"{column.label}, mean over seeds") for column in measured]
     views = {
         "paribus-arms": _state(_only("arm"), bars),
-        "paribus-curves": _state(_only("pretrain"), [_line("train/loss", "Training loss")], by="paribus.arm"),
+        "paribus-curves": _state(_only("pretrain"), [_line("train/loss", "Training loss")]),
     }
     for name, state in views.items():
         packed = base64.b64encode(zlib.compress(json.dumps(state).encode(), 9)).decode()
@@ -74,9 +74,9 @@ def _chart(kind: str, metric: str, title: str) -> dict[str, Any]:
     }
 
 
-def _state(only: str, charts: list[dict[str, Any]], by: str | None = None) -> dict[str, Any]:
-    """The state of MLflow's run page: a filter, its charts, and runs that share the tag `by` taken together."""
-    keys = [{"mode": "tag", "groupByData": by}]
+def _state(only: str, charts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The state of MLflow's run page: a filter, its charts, and the runs of one arm taken together."""
+    arms = [{"mode": "tag", "groupByData": "paribus.arm"}]
     return {
         "searchFilter": only,
         "orderByKey": "attributes.start_time",
@@ -97,8 +97,8 @@ def _state(only: str, charts: list[dict[str, Any]], by: str | None = None) -> di
         "compareRunSections": [{"uuid": "paribus", "name": "paribus", "display": True, "isReordered": False}],
         "viewMaximized": False,
         "runListHidden": False,
-        "isAccordionReordered": False,
-        "groupBy": {"aggregateFunction": "average", "groupByKeys": keys} if by else None,
+        "isAccordionReordered": True,  # ours first, before those that MLflow makes of every metric
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": arms},
         "groupsExpanded": {},
         "autoRefreshEnabled": True,
         "useGroupedValuesInCharts": True,
