@@ -488,7 +488,7 @@ class _Layout:
         ]
         lacking = [label for label, (value, _) in sesoi.items() if value is None]
         notes = [
-            f"Verdicts are corrected for all {size} contrasts of this table together (its arms on "
+            f"Verdicts are corrected for all contrasts of this table together ({size}: its arms on "
             f"{', '.join(column.label for column in judged)}; Holm, 5 %, paired t tests). Other columns get none. MDE: "
             "the least true difference that as many seeds would find with 80 % power after correction. Bold: every "
             "arm that may be the best of its column, none being significantly better; where all are bold, nothing "
