@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from paribus.jobs.queue import Entry
     from paribus.plan.plan import Plan
     from paribus.project import Library, Project
+    from paribus.spec.run import Runtime
     from paribus.store.store import Store
     from paribus.tables.certificate import Side
     from paribus.tables.table import Table
@@ -47,6 +48,9 @@ OtherCode = Annotated[
 Gpus = Annotated[str | None, typer.Option(help="all, or numbers as 0,2: workers pinned to these GPUs.")]
 PerGpu = Annotated[str, typer.Option(help="Workers a GPU; auto: as many as fit by measured memory.")]
 Devices = Annotated[int, typer.Option(min=1, help="GPUs, or CPU processes, that pretrain one run together.")]
+Strategy = Annotated[
+    str, typer.Option(help="Of several devices: ddp, each with the whole model, or fsdp, each with a share of it.")
+]
 Format = Annotated[str, typer.Option(help="text, md, tex, html, csv or json.")]
 Allow = Annotated[
     list[str] | None,
@@ -241,6 +245,16 @@ def logs(
         sys.stdout.flush()
 
 
+def _runtime(strategy: str, devices: int, **others: Any) -> "Runtime":
+    from paribus.spec.run import Runtime
+
+    if strategy not in ("ddp", "fsdp"):
+        raise ParibusError(f"--strategy {strategy}: expected ddp or fsdp")
+    if strategy == "fsdp" and devices == 1:
+        raise ParibusError("--strategy fsdp: needs --devices 2 or more, found 1")
+    return Runtime(strategy=strategy, devices=devices, **others)
+
+
 # --- doing -----------------------------------------------------------------------------------------------------------
 
 
@@ -285,6 +299,7 @@ def work(
     gpus: Gpus = None,
     per_gpu: PerGpu = "1",
     devices: Devices = 1,
+    strategy: Strategy = "ddp",
     launcher: Annotated[str, typer.Option(help="local, or slurm: jobs that outlive this command.")] = "local",
     partition: Annotated[str | None, typer.Option(help="Slurm: as for sbatch, like the next four.")] = None,
     account: Annotated[str | None, typer.Option()] = None,
@@ -304,11 +319,11 @@ def work(
     from paribus.jobs.pool import drain
     from paribus.jobs.queue import Queue, entries, names
     from paribus.jobs.tuning import advance
-    from paribus.spec.run import Runtime
 
-    runtime = Runtime(
+    runtime = _runtime(
+        strategy,
+        devices,
         device=device,
-        devices=devices,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
         loader_workers=loader_workers,
@@ -395,6 +410,7 @@ def run(
     gpus: Gpus = None,
     per_gpu: PerGpu = "1",
     devices: Devices = 1,
+    strategy: Strategy = "ddp",
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.cards import slots
@@ -402,12 +418,12 @@ def run(
     from paribus.jobs.pool import drain
     from paribus.jobs.queue import entries
     from paribus.plan.plan import again
-    from paribus.spec.run import Runtime
     from paribus.tracking.live import Mirroring
 
-    runtime = Runtime(
+    runtime = _runtime(
+        strategy,
+        devices,
         device=device,
-        devices=devices,
         threads=threads,
         checkpoint_seconds=checkpoint_seconds,
         loader_workers=loader_workers,
@@ -943,15 +959,16 @@ def bench_devices(
     steps: Annotated[int, typer.Option(min=10)] = 100,
     device: Device = "auto",
     micro_batch_rows: Micro = None,
+    strategy: Strategy = "ddp",
 ) -> None:
     """Tokens a second of a scale's pretraining with one and more devices."""
     from paribus.bench.devices import measure as measure_devices
-    from paribus.spec.run import Runtime
 
     counts = devices.split(",")
     if not all(count.isdecimal() and int(count) > 0 for count in counts):
         raise ParibusError(f"--devices {devices}: expected numbers from 1, as 1,2")
-    runtime = Runtime(device=device, micro_batch_rows=micro_batch_rows)
+    # A single device among them has nothing to share.
+    runtime = _runtime(strategy, max(map(int, counts)), device=device, micro_batch_rows=micro_batch_rows)
     measure_devices(scale, [int(count) for count in counts], steps, runtime)
 
 

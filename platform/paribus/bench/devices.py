@@ -86,14 +86,20 @@ def measure(scale: str, counts: Sequence[int], steps: int, runtime: Runtime) -> 
     )
     first: tuple[int, float, list[float]] | None = None
     for count in counts:
-        asked = runtime.model_copy(update={"devices": count, "checkpoint_seconds": 1e9})
+        strategy = runtime.strategy if count > 1 else "ddp"
+        asked = runtime.model_copy(update={"devices": count, "strategy": strategy, "checkpoint_seconds": 1e9})
+        if where.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(where)
         clock = Clock(steps)
         long = Budget(train_tokens=1000 * (WARM_UP + steps) * batch, batch_tokens=batch)
         with suppress(Stopped):
             train(run, long, asked, clock)
         rate = steps * batch / (clock.times[1] - clock.times[0])
+        # Before the end, where files are gathered.
+        peak = torch.cuda.max_memory_allocated(where) / 2**30 if where.type == "cuda" else None
         losses = train(run, Budget(train_tokens=steps * batch, batch_tokens=batch), asked)
-        told = f"{count} x: {rate:,.0f} tokens/s, loss {losses[0]:.3f} to {losses[-1]:.3f}"
+        how = f"{count} x {strategy}" if count > 1 else "1 x"
+        told = f"{how}: {rate:,.0f} tokens/s, loss {losses[0]:.3f} to {losses[-1]:.3f}"
         if first is None:
             first = count, rate, losses
         else:
@@ -101,4 +107,6 @@ def measure(scale: str, counts: Sequence[int], steps: int, runtime: Runtime) -> 
             apart = max(abs(one - other) for one, other in zip(first[2], losses, strict=True))
             told += f"; {speedup:.2f} times {first[0]}, {speedup * first[0] / count:.0%} of linear"
             told += f"; losses at most {apart:.4f} nats apart"
+        if peak is not None:
+            told += f"; at most {peak:.2f} GiB of tensors on the first card"
         print(told, flush=True)

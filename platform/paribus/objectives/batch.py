@@ -49,6 +49,11 @@ class Micro:
             pieces.append(replace(self, **{**taken, "places_M": taken["places_M"] - start * length}))
         return pieces
 
+    def empty(self) -> Self:
+        """The same without its rows."""
+        rows = {f.name: getattr(self, f.name) for f in fields(self)}
+        return replace(self, **{name: tensor[:0] for name, tensor in rows.items() if tensor is not None})
+
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""
         moved = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -68,6 +73,11 @@ class Step:
     def cut(self, rows: int) -> Self:
         """The same in micro-batches of at most `rows` rows."""
         return replace(self, micros=tuple(piece for micro in self.micros for piece in micro.cut(rows)))
+
+    def padded(self, count: int) -> Self:
+        """The same in `count` micro-batches, the last ones without rows."""
+        empty = self.micros[-1].empty()
+        return replace(self, micros=self.micros + (empty,) * (count - len(self.micros)))
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""

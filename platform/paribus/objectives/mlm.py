@@ -43,7 +43,7 @@ class Mlm(Pretrained):
         return token_loss, F.cross_entropy(logits_BC.float(), micro.labels_B, reduction="sum")
 
     def training_step(self, step: Step, _: int) -> None:
-        self.update(step, self._parts)
+        self.update(self.ranks.level(step), self._parts)
 
     def _parts(self, step: Step) -> Losses:
         for micro in step.micros:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,7 @@ class Judge:
 def _measured(folder: Path, judge: Judge, module: pl.LightningModule) -> float:
     assert isinstance(module, Pretrained)
     folder.mkdir(exist_ok=True)
-    for name, weights in module.files().items():
+    for name, weights in module.ranks.whole("files", module.files()).items():
         save_file(weights, folder / f"{name}.safetensors")
     try:
         return judge.measure(folder)
@@ -105,6 +105,8 @@ def pretrain(
     if budget.batch_tokens // rows.tokens.shape[1] < runtime.devices:
         most = budget.batch_tokens // rows.tokens.shape[1]
         raise ParibusError(f"--devices {runtime.devices}: a step has {most} rows, and each device needs one of them")
+    if runtime.strategy == "fsdp" and not isinstance(spec.objective, spec_of.Mlm):
+        raise ParibusError(f"--strategy fsdp: expected objective.kind mlm, found {spec.objective.kind}; ddp takes it")
     ranks = Ranks(0, runtime.devices)
     steps, module = prepare(spec, seed, rows, vocabulary, runtime, ranks)
     found = newest(work)
@@ -128,14 +130,15 @@ def pretrain(
         "checkpoint": found and [str(checkpoint), steps.first],
     }
     try:
-        with _others(asked, runtime.devices, where):
+        with _others(asked, runtime.devices, where), _spread(module, runtime.strategy, where):
             fit(module, steps, budget.steps, spec.precision, runtime, callbacks, checkpoint)
+            files = module.ranks.whole("files", module.files())
     except Diverged as error:
         outcome = {"outcome": "diverged", "diverged_step": error.step}
     except Pruned as error:
         outcome = {"outcome": "pruned", "pruned_step": error.step}
     else:
-        for name, weights in module.files().items():
+        for name, weights in files.items():
             save_file(weights, work.out / f"{name}.safetensors")
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
     updates = outcome.get(f"{outcome['outcome']}_step", budget.steps)
@@ -154,9 +157,20 @@ def pretrain(
         "micro_batch_rows": module.micro_rows,
         "out_of_memory": module.out_of_memory,
         "devices": runtime.devices,
+        "strategy": runtime.strategy,
         "shared_with": watch.shared_with,
         "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
     }
+
+
+def _spread(module: Pretrained, strategy: str, where: torch.device) -> AbstractContextManager[None]:
+    """Spread the module over the ranks, if it is to be."""
+    if strategy == "ddp":
+        return nullcontext()
+    from paribus.train.shards import sharded  # takes its time, and is seldom asked for
+
+    assert isinstance(module, Mlm)
+    return sharded(module, module.encoder.blocks, "losses", module.files, where)
 
 
 @contextmanager
@@ -220,7 +234,8 @@ def _follow() -> None:
     checkpoint, steps.first = asked["checkpoint"] or (None, 0)
     folder = Path(asked["folder"])
     (folder / str(ranks.rank)).touch()
-    with joined(folder / "meeting", ranks.rank, ranks.world, device(runtime)):
+    where = device(runtime)
+    with joined(folder / "meeting", ranks.rank, ranks.world, where), _spread(module, runtime.strategy, where):
         fit(module, steps, spec.budget.steps, spec.precision, runtime, checkpoint=checkpoint and Path(checkpoint))
 
 

@@ -188,6 +188,8 @@ class Runtime(BaseModel):
     """auto takes a GPU where there is one; or cpu, cuda, cuda:1."""
     devices: int = Field(1, ge=1)
     """GPUs, or without them CPU processes, that share the rows of each step of a pretraining."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: each of several devices holds the whole model; fsdp: a share of parameters, gradients and optimizer."""
     threads: int = Field(1, ge=1)
     """CPU threads a worker. Fixed whatever the number of workers, so results are the same bit for bit."""
     micro_batch_rows: int | None = Field(None, ge=1)

@@ -12,7 +12,7 @@ from paribus.seeds import seed_for
 from paribus.spec.optim import Optimizer, Schedule
 from paribus.train.memory import free, too_small
 from paribus.train.optim import make_optimizer, make_schedule
-from paribus.train.ranks import ALONE
+from paribus.train.ranks import ALONE, Ranks
 
 Losses = Iterator[tuple[Tensor, dict[str, Tensor]]]
 """A loss and its named parts for each micro-batch."""
@@ -28,7 +28,7 @@ class Trained(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.last: dict[str, Tensor] = {}
-        self.ranks = ALONE
+        self.ranks: Ranks = ALONE
         self.micro_rows: int | None = None
         """Rows through the network at once; None takes each batch as it comes. Halved when memory runs out."""
         self.out_of_memory = 0
@@ -52,7 +52,7 @@ class Trained(pl.LightningModule):
         for number, turn in enumerate(turns):
             found: dict[str, Tensor] = {}
             optimizer.zero_grad()
-            while self.ranks.any(self._runs_out(turn(batch), found)):
+            while self.ranks.repeats(self._runs_out(turn(batch), found)):
                 optimizer.zero_grad()
                 found.clear()
                 batch = self._smaller(batch)
@@ -60,7 +60,7 @@ class Trained(pl.LightningModule):
             self.ranks.add_up([*(p.grad for p in self.parameters() if p.grad is not None), *found.values()])
             for name, part in found.items():
                 parts[name] = parts[name] + part if name in parts else part
-            norms.append(torch.nn.utils.clip_grad_norm_(self.parameters(), clip).detach())
+            norms.append(self.ranks.clip(self.parameters(), clip))
             # Lightning counts steps by its wrapper: the last turn's stands for the whole update.
             (optimizer if turn is turns[-1] else optimizer.optimizer).step()
         rate = torch.tensor(optimizer.param_groups[0]["lr"], dtype=torch.float64)
@@ -105,13 +105,18 @@ class Trained(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["memory"] = {"micro_rows": self.micro_rows, "out_of_memory": self.out_of_memory}
+        checkpoint |= self.ranks.whole("state", {name: checkpoint[name] for name in ("state_dict", "optimizer_states")})
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Go on with what fitted: dropout then falls where it would have without the interruption."""
+        self.ranks.cut_up(checkpoint, self.state_dict())
         found = checkpoint["memory"]
         if found["out_of_memory"]:
             self.out_of_memory = found["out_of_memory"]
             self.micro_rows = min(self.micro_rows or found["micro_rows"], found["micro_rows"])
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.ranks.attend()
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Batches that know how move themselves; lists of features become tensors on the device in `forward`."""
