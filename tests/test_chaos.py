@@ -24,7 +24,9 @@ import psutil
 import pytest
 
 from paribus import cli
+from paribus.data.corpus import texts
 from paribus.jobs.queue import Queue, entries
+from paribus.spec.data import Sotu
 from paribus.store.store import Store
 
 pytestmark = pytest.mark.drill
@@ -34,7 +36,15 @@ question: Does anything get lost?
 expect: nothing does
 base: bert-relative
 factors: [masking]
-tasks: [acceptability]
+tasks: [few]
+set: {corpus: {kind: text, paths: [addresses]}}
+"""
+TASK = """\
+kind: tagging
+source: a test
+data: {kind: built, builder: truecasing, train: 200, dev: 30}
+labels: [O, CAP]
+metrics: [f1]
 """
 QUEUE = "chaos@debug"
 WORKERS = 4
@@ -50,7 +60,12 @@ class Laboratory:
         self.store = Store(folder / "results")
         self._environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
         self._environment |= {"PARIBUS_STORE": str(self.store.root)}
-        (folder / "experiments").mkdir(parents=True)
+        for name in ("experiments", "tasks", "data/addresses"):
+            (folder / name).mkdir(parents=True)
+        # A corpus so small that a run takes a few seconds.
+        for number, text in enumerate(sorted(texts(Sotu(), []), key=len)[:60]):
+            (folder / f"data/addresses/{number:02}.txt").write_text(text[:3000])
+        (folder / "tasks" / "few.yaml").write_text(TASK)
         self._log = (folder / "log").open("a")
         self._work: subprocess.Popen[bytes] | None = None
         self._mlflow: subprocess.Popen[bytes] | None = None
