@@ -6,6 +6,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+IGNORED = -100
+"""The label that cross entropy leaves out: torch's default."""
+
 
 @dataclass(frozen=True)
 class Micro:
@@ -49,10 +52,13 @@ class Micro:
             pieces.append(replace(self, **{**taken, "places_M": taken["places_M"] - start * length}))
         return pieces
 
-    def empty(self) -> Self:
-        """The same without its rows."""
-        rows = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{name: tensor[:0] for name, tensor in rows.items() if tensor is not None})
+    def unasked(self) -> Self:
+        """The first row, of which nothing is asked: its losses and their gradients are 0."""
+        first = self.cut(1)[0]
+        draws_M = None if first.draws_M is None else first.draws_M[:0]
+        labels_B = None if first.labels_B is None else torch.full_like(first.labels_B, IGNORED)
+        places_M, targets_M = first.places_M[:0], first.targets_M[:0]
+        return replace(first, places_M=places_M, targets_M=targets_M, labels_B=labels_B, draws_M=draws_M)
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""
@@ -75,9 +81,8 @@ class Step:
         return replace(self, micros=tuple(piece for micro in self.micros for piece in micro.cut(rows)))
 
     def padded(self, count: int) -> Self:
-        """The same in `count` micro-batches, the last ones without rows."""
-        empty = self.micros[-1].empty()
-        return replace(self, micros=self.micros + (empty,) * (count - len(self.micros)))
+        """The same in `count` micro-batches: the last ones are not asked anything."""
+        return replace(self, micros=self.micros + (self.micros[-1].unasked(),) * (count - len(self.micros)))
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""

@@ -5,7 +5,7 @@ Checkpoints and files are whole, as those of one device: whenever the first rank
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -35,7 +35,7 @@ def sharded(
     first rank may want whole.
     """
     if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
-        raise ParibusError(f"--strategy fsdp: needs torch 2.9 or later, found {torch.__version__}")
+        raise ParibusError(f"--strategy fsdp: needs a newer torch, found {torch.__version__}")
     mesh = init_device_mesh(where.type, (module.ranks.world,))
     for part in (*blocks, module):
         unit = fully_shard(part, mesh=mesh)
@@ -48,18 +48,21 @@ def sharded(
         return {"state_dict": module.state_dict(), "optimizer_states": states}
 
     module.ranks = Shards(module.ranks.rank, module.ranks.world, mesh=mesh, sources={"state": state, "files": files})
-    # A cast that a later micro-batch finds in the cache gets its gradient when the block's were exchanged already.
-    cached = torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(cached)
+    move = module.cpu
+
+    def cpu() -> Trained:
+        with suppress(Exception):
+            move()
+        return module
+
+    # Lightning moves what it trained to the CPU. After an error in the middle of a step that fails, and would hide it.
+    module.cpu = cpu  # type: ignore[method-assign]
+    yield
     module.ranks.attend()
 
 
 class Padded(Protocol):
-    """A step that can be given micro-batches without rows."""
+    """A step that can be given micro-batches that add nothing."""
 
     micros: Sequence[Any]
 
