@@ -21,4 +21,4 @@ def test_one_device_and_two_are_timed_on_the_same_batches(capsys: pytest.Capture
     assert head.startswith("masking@debug on cpu: 10 steps of 1,024 tokens, rows of 32, fp32")
     assert one.startswith("1 x: ") and " tokens/s, loss 6.2" in one
     apart = float(two.partition("losses at most ")[2].split()[0])
-    assert two.startswith("2 x: ") and "% of linear" in two and apart < 0.05
+    assert two.startswith("2 x ddp: ") and "% of linear" in two and apart < 0.05

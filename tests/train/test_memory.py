@@ -145,7 +145,7 @@ def test_a_row_that_does_not_fit_is_one_line(pretraining: Make, packed: Path, mo
 def test_after_a_resume_the_rows_are_those_that_fitted(pretraining: Make) -> None:
     one, other = (build_objective(pretraining(), SIZE, 0) for _ in range(2))
     one.micro_rows, one.out_of_memory, other.micro_rows = 4, 2, 16
-    checkpoint: dict[str, Any] = {}
+    checkpoint: dict[str, Any] = {"state_dict": one.state_dict(), "optimizer_states": []}
     one.on_save_checkpoint(checkpoint)
     other.on_load_checkpoint(checkpoint)
     assert (other.micro_rows, other.out_of_memory) == (4, 2)
