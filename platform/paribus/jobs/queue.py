@@ -44,7 +44,7 @@ Final = Literal["done", "pruned", "failed", "diverged", "cancelled"]
 RETRYABLE = ("failed", "diverged", "cancelled")
 ALIKE = 2
 """So many runs of one arm that fail with the same words stop the arm's other runs."""
-DEATHS = 20
+DEATHS = 100
 """A run whose worker died so often has failed: it may be what kills them."""
 
 
