@@ -246,6 +246,17 @@ def test_what_is_cancelled_or_asked_again_before_any_worker_took_it_is_known(que
     assert statuses(queue) == ["cancelled"] * 4 and queue.top() is None
 
 
+def test_without_its_plan_a_queue_is_empty_and_knows_what_was_done_once_asked_again(store: Store, queue: Queue) -> None:
+    runs = planned(1)
+    queue.add(runs)
+    claimed(queue).done(0.0)
+    (store.root / "runs" / NAME / "plan.json").unlink()
+    assert Queue(store, NAME).entries() == [] and Queue(store, NAME).claim() is None
+    again = Queue(store, NAME)
+    again.add(runs)
+    assert statuses(again) == ["done", "waiting"]
+
+
 def test_an_empty_queue_hands_out_nothing_and_invents_no_trial(queue: Queue) -> None:
     assert queue.claim() is None
     queue.add(planned(1))

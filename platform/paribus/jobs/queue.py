@@ -407,7 +407,8 @@ class Queue:
         """The last trial of each run, in the order of the plan; None where no worker took it yet."""
         found: dict[str, FrozenTrial | None] = dict.fromkeys(asked.run for asked in self._read())
         for trial in self._study.get_trials(deepcopy=False):
-            found[trial.user_attrs["run"]] = trial
+            if (run := trial.user_attrs.get("run")) in found and "turn" in trial.user_attrs:
+                found[run] = trial  # others are of a plan that was deleted, or of an earlier version of paribus
         return found
 
     def _status(self, asked: Asked, trial: FrozenTrial | None, look: bool = True) -> Status:
