@@ -93,7 +93,7 @@ def _finish(child: "subprocess.Popen[str]") -> None:
 def _kill_at_checkpoint(child: "subprocess.Popen[str]", root: Path, key: str) -> None:
     checkpoints = root / "doing" / key / "scratch" / "checkpoints"
     try:
-        while not any(int(path.stem) >= UPDATES // 4 for path in checkpoints.glob("*.ckpt")):
+        while not any(int(path.stem.partition("-")[0]) >= UPDATES // 4 for path in checkpoints.glob("*.ckpt")):
             if child.poll() is not None:
                 _finish(child)
                 raise ParibusError(f"doctor resume: {key} ended before it was killed")
