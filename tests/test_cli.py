@@ -311,6 +311,11 @@ def test_a_gpu_that_is_not_there_is_one_line_before_anything_is_queued(
     assert not (store.root / "queue").exists()
 
 
+def test_slurm_places_workers_itself(paribus: Paribus) -> None:
+    _, err = paribus("work", "--launcher", "slurm", "--gpus", "all", code=2)
+    assert err == "error: --gpus, --per-gpu: need --launcher local; with slurm, expected --gpus-per-node\n"
+
+
 # --- table --check and power -----------------------------------------------------------------------------------------
 
 

@@ -42,6 +42,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Micro = Annotated[
     int | None, typer.Option(min=1, help="Rows on the device at once; default: 64k tokens of them. Gradients add up.")
 ]
+Threads = Annotated[int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")]
+CheckpointSeconds = Annotated[float, typer.Option(min=0, help="Time between checkpoints.")]
 OtherCode = Annotated[
     bool, typer.Option("--allow-other-code", help="Join workers that run other code than this; the tables show it.")
 ]
@@ -289,10 +291,8 @@ def work(
     queues: Queues = None,
     workers: Workers = 1,
     device: Device = "auto",
-    threads: Annotated[
-        int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
-    ] = 1,
-    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    threads: Threads = 1,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
     loader_workers: Loaders = 0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
@@ -339,6 +339,8 @@ def work(
         raise ParibusError(f"--launcher {launcher}: expected local or slurm")
     if launcher == "local" and (given := [name for name, value in {**named, **others, "wait": wait}.items() if value]):
         raise ParibusError(f"--{given[0]}: needs --launcher slurm")
+    if launcher == "slurm" and (gpus is not None or per_gpu != "1"):
+        raise ParibusError("--gpus, --per-gpu: need --launcher local; with slurm, expected --gpus-per-node")
     chosen = slots(workers, gpus, per_gpu, runtime) if launcher == "local" else []
     asked = names(store, queues)
     for name in asked:
@@ -400,10 +402,8 @@ def run(
     sets: Sets = None,
     workers: Workers = 1,
     device: Device = "auto",
-    threads: Annotated[
-        int, typer.Option(min=1, help="CPU threads a worker; results depend on it in the last bit.")
-    ] = 1,
-    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Time between checkpoints.")] = 60.0,
+    threads: Threads = 1,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
     loader_workers: Loaders = 0,
     micro_batch_rows: Micro = None,
     allow_other_code: OtherCode = False,
@@ -616,7 +616,7 @@ def _print_tables(
     files: bool,
     allow: Iterable[str] | None = None,
 ) -> "list[Checked]":
-    from paribus.jobs.queue import entries, names
+    from paribus.jobs.queue import ended, names
     from paribus.spec.load import parse_override
     from paribus.store.store import writing
     from paribus.tables.render import FORMATS, write_all
@@ -625,12 +625,7 @@ def _print_tables(
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
     overrides = dict(parse_override(text) for text in sets or ())
-    queued = entries(store, names(store, None))
-    failed = [entry.run for _, entry in queued if entry.status == "failed"]
-    finished: dict[str, dict[str, int]] = {}
-    for queue, entry in queued:
-        if entry.status == "done" and not entry.trial:
-            finished.setdefault(queue, {})[entry.run] = entry.seed
+    failed, finished = ended(store, names(store, None))
     claims: list[Checked] = []
     for found in tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow), finished):
         claims += found.claims
@@ -722,15 +717,13 @@ def sync(queues: Queues = None) -> None:
 
     from paribus.jobs.plans import queued
     from paribus.jobs.queue import names
-    from paribus.tables.table import experiment_table
     from paribus.tracking.mirror import sync as bring
-    from paribus.tracking.mirror import tracking_uri
+    from paribus.tracking.mirror import table_of, tracking_uri
 
     project = _project()
     store = _store(project)
     for found in queued(project, store, names(store, queues)):
-        table = partial(experiment_table, found, store, project.paper(found.experiment))
-        counts = bring(found, store, tracking_uri(project), table=table)
+        counts = bring(found, store, tracking_uri(project), table=partial(table_of, found, project, store))
         did = f"{counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
         print(f"{found.name}: {did}")
 
@@ -740,14 +733,13 @@ def publish(experiment: Name, scale: Scale = "tiny", seeds: Seeds = None, sets: 
     """Named views of an experiment inside MLflow: arms, curves, the table.  Example: paribus publish masking"""
     from functools import partial
 
-    from paribus.tables.table import experiment_table
-    from paribus.tracking.mirror import sync, tracking_uri
+    from paribus.tracking.mirror import sync, table_of, tracking_uri
     from paribus.tracking.publish import publish as write_views
 
     project = _project()
     store = _store(project)
     found = _plan(project, experiment, scale, seeds, sets)
-    table = partial(experiment_table, found, store, project.paper(found.experiment))
+    table = partial(table_of, found, project, store)
     sync(found, store, tracking_uri(project), table=table)
     for name, address in write_views(found, table(), tracking_uri(project)).items():
         print(f"{name}: {address}")
@@ -849,7 +841,7 @@ app.add_typer(imports, name="import")
 
 @exports.command("hf")
 def export_hf(
-    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status` lists them.")],
+    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status --json` lists them.")],
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
     generator: Annotated[bool, typer.Option(help="The generator of replaced-token detection instead.")] = False,
 ) -> None:

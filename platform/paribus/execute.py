@@ -44,7 +44,6 @@ CHILD_SECONDS = 5.0  # that data stages have to stop by themselves
 # What the files of a built task are called, by the format of its kind.
 ENDINGS = {"sentence": "tsv", "pair": "tsv", "regression": "tsv", "span-qa": "json", "tagging": "conll"}
 
-
 Prune = Callable[[Pruner, Sequence[Mapping[int, float]], Mapping[int, float]], bool]
 
 
@@ -58,7 +57,7 @@ class Context:
     run: Run
     stop: Callable[[], bool] = lambda: False
     """Asked whenever it is safe to stop: whether the run shall."""
-    prune: "Prune" = lambda pruner, earlier, told: False
+    prune: Prune = lambda pruner, earlier, told: False
     """Whether a trial ends now: its pruner, what each earlier trial told (report: loss), what it told itself."""
     seat: Callable[[float], int] = lambda peak_mb: 0
     """Told the memory (MiB) taken so far: how many other runs share the device."""

@@ -1,12 +1,16 @@
 from collections.abc import Callable
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
+from paribus.jobs.plans import enqueue
+from paribus.jobs.queue import Queue
 from paribus.pages.web import Site
-from paribus.plan.plan import Plan
+from paribus.plan.plan import Plan, plan
 from paribus.project import Project
 from paribus.store.store import Store
+from paribus.tracking.mirror import table_of
 
 
 class Elements(HTMLParser):
@@ -55,6 +59,20 @@ def test_missing_and_diverged_runs_are_counted(project: Project, store: Store, p
     assert "8 done, 1 diverged" in site.experiment(planned("hostile"))
 
 
+def test_page_and_mlflow_say_that_finished_runs_are_not_shown(project: Project, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    before = plan(project, "masks", "debug", None, None, store)
+    enqueue(before, store)
+    claim = Queue(store, before.name).claim()
+    assert claim
+    claim.done(0.0)
+    now = plan(project, "masks", "debug", None, {"optimizer.lr": 0.0123}, store)
+    (told,) = table_of(now, project, store).warnings
+    assert told.startswith("1 finished run of masks@debug in the store, of an older version")
+    assert told in Site(project, store, served=False).experiment(now)
+
+
 def test_the_list_shows_what_was_queued_and_what_could_be(project: Project, store: Store) -> None:
     text = Site(project, store).experiments()
     assert "masks@debug" in text and "7 of 8" in text
@@ -70,7 +88,8 @@ def test_every_paper_table_has_a_page(project: Project, store: Store) -> None:
 
 
 def test_a_paper_table_shows_our_runs_beside(project: Project, store: Store) -> None:
-    assert 'href="/paribus/experiments/masks%40debug"' in Site(project, store).paper("roberta-table1")
+    text = Site(project, store).paper("roberta-table1")
+    assert 'href="/paribus/experiments/masks%40debug"' in text and "Not finished: of 8 runs 1 missing" in text
 
 
 def test_every_figure_and_table_says_what_it_is(report: str) -> None:

@@ -1,6 +1,6 @@
 """The certificate: what a factor sets is declared, what moves with it is shown, anything else refuses the verdict."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from paribus.plan.stages import Stage
 from paribus.project import Project
 from paribus.store.store import Store
 from paribus.tables import compare as comparing
-from paribus.tables.certificate import Certificate, certificates, percent, refusals
+from paribus.tables.certificate import Certificate, certificates, percent
 from paribus.tables.render import FORMATS, render
 from paribus.tables.table import Cell, experiment_table
 
@@ -38,6 +38,12 @@ seeds: {seeds}
 tasks: [grammar, casing]
 set: {set}
 """
+
+
+def refusals(plan: Plan, store: Store, allow: Collection[str] = ()) -> dict[str, str]:
+    """Arm to why there is no verdict on it; only the arms that are refused one."""
+    found = certificates(plan, store, allow)
+    return {arm: certificate.refusal for arm, certificate in found.items() if certificate.refusal}
 
 
 def finish(

@@ -5,7 +5,6 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -32,7 +31,7 @@ from paribus.jobs.storage import open_storage
 from paribus.project import PACKAGE, Project
 from paribus.store.lease import server_time
 from paribus.store.store import Store
-from paribus.tracking.mirror import tracking_uri
+from paribus.tracking.mirror import public, tracking_uri
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -159,15 +158,10 @@ def judge_devices(torch: Mapping[str, object], cards: list[str], environment: Ma
 def _variables(project: Project, store: Store) -> tuple[Status, str]:
     there = {name: value for name, value in sorted(os.environ.items()) if name.startswith("PARIBUS_")}
     unknown = [name for name in there if name not in VARIABLES]
-    said = ", ".join(f"{name}={_public(value)}" for name, value in there.items()) or "none is set"
+    said = ", ".join(f"{name}={public(value)}" for name, value in there.items()) or "none is set"
     if unknown:
         return "warning", f"{said}; paribus reads only {', '.join(VARIABLES)}: unset {', '.join(unknown)}"
     return "ok", said
-
-
-def _public(url: str) -> str:
-    """`url` without user and password."""
-    return re.sub("//[^/@]*@", "//", url)
 
 
 # --- where results go ------------------------------------------------------------------------------------------------
@@ -330,15 +324,15 @@ def _mlflow(project: Project, store: Store) -> tuple[Status, str]:
     if uri.startswith(("http://", "https://")):
         try:
             with urllib.request.urlopen(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS):
-                return "ok", f"{_public(uri)} answers"
+                return "ok", f"{public(uri)} answers"
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             return (
                 "failed",
-                f"{_public(uri)} does not answer ({reason}); runs lose nothing, `paribus sync` sends them later",
+                f"{public(uri)} does not answer ({reason}); runs lose nothing, `paribus sync` sends them later",
             )
     if not uri.startswith("sqlite:///"):
-        return "ok", f"{_public(uri)} (not looked at)"
+        return "ok", f"{public(uri)} (not looked at)"
     path = Path(uri.removeprefix("sqlite:///"))
     if not path.is_file():
         return "ok", f"{path} will be made"

@@ -34,7 +34,7 @@ from paribus.jobs.runs import QueuedRun, read_run, write_run
 from paribus.jobs.storage import PLAN, file_name, is_outage, open_storage, patiently, queues
 from paribus.plan.plan import PlannedRun
 from paribus.spec.load import suggest
-from paribus.store.lease import Lease
+from paribus.store.lease import Lease, slurm_job
 from paribus.store.store import Store, writing
 
 Status = Literal["waiting", "running", "lost", "done", "pruned", "failed", "diverged", "cancelled"]
@@ -390,7 +390,7 @@ class Queue:
             return plan
         wanted = set(runs)
         if unknown := wanted - {asked.run for asked in plan}:
-            raise ParibusError(f"{self.name}: no run is called {min(unknown)!r}; `paribus status` lists them")
+            raise ParibusError(f"{self.name}: no run is called {min(unknown)!r}; `paribus status --json` lists them")
         return [asked for asked in plan if asked.run in wanted]
 
     def _add_trial(self, asked: Asked, before: FrozenTrial | None, state: TrialState, **more: Any) -> int:
@@ -480,9 +480,8 @@ class Claim:
 
 def place() -> str:
     """Where this process is beyond its host: the card it was given, the Slurm job it runs in."""
-    card, task = os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    job = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID")
-    return " ".join(filter(None, (card and f"GPU {card}", job and f"job {job}{'_' + task if task else ''}")))
+    card, job = os.environ.get("CUDA_VISIBLE_DEVICES"), slurm_job(os.environ)
+    return " ".join(filter(None, (card and f"GPU {card}", job and f"job {job}")))
 
 
 def _end(status: Final, reason: str | None = None) -> dict[str, Any]:
@@ -501,6 +500,21 @@ def names(store: Store, asked: Iterable[str] | None) -> list[str]:
             raise ParibusError(f"no queue is called {name!r}" + suggest(name, there))
         found += matching
     return found
+
+
+def ended(store: Store, queues: Iterable[str]) -> tuple[list[str], dict[str, dict[str, int]]]:
+    """What tables ask of `queues`: the keys of runs that failed; and of each queue the reported runs that are done.
+
+    The latter is the queue's name to the key of a run to its seed.
+    """
+    failed: list[str] = []
+    finished: dict[str, dict[str, int]] = {}
+    for name, entry in entries(store, queues):
+        if entry.status == "failed":
+            failed.append(entry.run)
+        elif entry.status == "done" and not entry.trial:
+            finished.setdefault(name, {})[entry.run] = entry.seed
+    return failed, finished
 
 
 def entries(store: Store, queues: Iterable[str]) -> list[tuple[str, Entry]]:

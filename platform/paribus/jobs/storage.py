@@ -180,7 +180,7 @@ def _connect(url: str) -> RDBStorage:
     import sqlalchemy
 
     try:
-        port = urlsplit(url).port  # a port that is no number raises here
+        where = public(url)  # a port that is no number raises here
         parsed = sqlalchemy.make_url(url).set(drivername="postgresql+psycopg")
     except (ValueError, sqlalchemy.exc.ArgumentError):
         raise StoreError("PARIBUS_STORAGE: not a URL; expected postgresql://USER@HOST:PORT/DATABASE") from None
@@ -197,8 +197,7 @@ def _connect(url: str) -> RDBStorage:
     except Exception as error:
         if not is_outage(error):
             raise
-        raise StoreError(f"PARIBUS_STORAGE: {public(url)} cannot be used: {_first_line(error)}") from None
-    assert port is None or port > 0
+        raise StoreError(f"PARIBUS_STORAGE: {where} cannot be used: {_first_line(error)}") from None
     return found
 
 

@@ -95,7 +95,7 @@ def pretrain(
     seat: Callable[[float], int] = lambda peak_mb: 0,
     judge: Judge | None = None,
 ) -> dict[str, object]:
-    """Train, write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, device.
+    """Train, write the stage's files into `work.out`. Returns what its record says besides: outcome, cost, how it ran.
 
     `seat` is told the memory taken and answers how many other runs share the device. With a `judge` it tells its
     validation loss on the way, and ends as `pruned` where that says so.
@@ -160,7 +160,6 @@ def pretrain(
         "devices": runtime.devices,
         "strategy": runtime.strategy,
         "shared_with": watch.shared_with,
-        "device": torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu",
     }
 
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from paribus.plan.plan import Plan, PlannedRun
@@ -23,17 +23,22 @@ PARTS = {
 
 @dataclass(frozen=True)
 class Content:
-    """One experiment at one scale. `failed`: the keys of the runs that the queue has given up on."""
+    """One experiment at one scale, and what its queue knows.
+
+    `failed`: the keys of the runs that it has given up on; `finished`: the key of a run that is done to its seed.
+    """
 
     plan: Plan
     store: Store
     project: Project
     failed: Collection[str] = ()
+    finished: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def table(self) -> Table:
         """Its table."""
-        return experiment_table(self.plan, self.store, self.project.paper(self.plan.experiment), self.failed)
+        paper = self.project.paper(self.plan.experiment)
+        return experiment_table(self.plan, self.store, paper, self.failed, finished=self.finished)
 
     @cached_property
     def short(self) -> Mapping[str, str]:

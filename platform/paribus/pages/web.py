@@ -13,7 +13,7 @@ from markupsafe import Markup
 from paribus import __version__
 from paribus.errors import ParibusError
 from paribus.jobs.plans import queued
-from paribus.jobs.queue import entries
+from paribus.jobs.queue import ended
 from paribus.jobs.storage import queues
 from paribus.pages import charts
 from paribus.pages.content import Content
@@ -33,12 +33,8 @@ WIDTHS = {"wide": 620, "narrow": 230}
 
 def content(project: Project, store: Store, plan: Plan) -> Content:
     """What the pages of `plan` show now."""
-    failed = [
-        entry.run
-        for _, entry in entries(store, [plan.name] if plan.name in queues(store) else [])
-        if entry.status == "failed"
-    ]
-    return Content(plan, store, project, failed)
+    failed, finished = ended(store, [plan.name] if plan.name in queues(store) else [])
+    return Content(plan, store, project, failed, finished.get(plan.name, {}))
 
 
 class Site:
@@ -140,6 +136,7 @@ class Site:
                 "question": told["table"].question,
                 "expect": told["table"].expect,
                 "link": told["link"],
+                "warnings": told["table"].warnings,
                 "html": Markup(page.fragment(told["table"])),
             }
             for told in found

@@ -1,6 +1,6 @@
 """Tuning: before the runs of an arm, trials that find the arm's own best value of one number.
 
-Each arm is tuned by itself: the same number of trials, seed, sampler and (none) pruning, and no look at another arm.
+Each arm is tuned by itself: the same number of trials, seed, sampler and pruner, and no look at another arm.
 The first trials lie at fixed places of the range; each later one is a suggestion of Optuna's TPE sampler (jobs/tuning)
 from all the trials before it.  A suggestion is a stage in the store like any other, so where a tuning stands is a
 function of the experiment and the store alone: not of who works, how many do, or who was killed.

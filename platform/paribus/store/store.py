@@ -4,6 +4,8 @@
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
     doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints and curves
     leases/NAME.json         who works on a stage or a run
+    cards/                   who works on which card, and the memory that runs took (jobs/seats.py)
+    slurm/TIME.PID/          what was submitted to Slurm (jobs/slurm.py)
     paused                   a worker waits for space on the disk, as of the file's time
     queue/NAME.journal       Optuna's journal of each queue
     runs/NAME/plan.json      what each queue was asked for; RUN.json: the resolved spec of every run that was

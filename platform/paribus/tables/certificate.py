@@ -158,15 +158,6 @@ def certificates(plan: Plan, store: Store, allow: Collection[str] = ()) -> dict[
     return {arm.name: certify(arm, baseline, read, finished, allow) for arm in begun}
 
 
-def refusals(plan: Plan, store: Store, allow: Collection[str] = ()) -> dict[str, str]:
-    """Arm to the sentence that says why there is no verdict on it; only the arms that are refused one.
-
-    `allow`: some of ALLOWED, what the user admits though it differs.
-    """
-    found = certificates(plan, store, allow)
-    return {arm: certificate.refusal for arm, certificate in found.items() if certificate.refusal}
-
-
 # --- the comparison --------------------------------------------------------------------------------------------------
 
 

@@ -8,8 +8,7 @@ from functools import partial
 from paribus.plan.plan import Plan, again
 from paribus.project import Project
 from paribus.store.store import Store
-from paribus.tables.table import experiment_table
-from paribus.tracking.mirror import sync, tracking_uri
+from paribus.tracking.mirror import sync, table_of, tracking_uri
 
 LOOK_SECONDS = 5.0
 PATIENCE_SECONDS = 5.0
@@ -54,7 +53,7 @@ class Mirroring:
         try:
             for plan in self._plans:
                 found = again(plan, self._project, self._store)
-                table = partial(experiment_table, found, self._store, self._project.paper(found.experiment))
+                table = partial(table_of, found, self._project, self._store)
                 did = sync(found, self._store, tracking_uri(self._project), True, table if last else None)
                 self._say(did.outage)
                 if did.outage:

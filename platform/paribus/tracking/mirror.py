@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 
 from paribus.errors import ParibusError
 from paribus.files import read_cache, write_atomically
+from paribus.jobs.queue import ended
+from paribus.jobs.storage import queues
 from paribus.plan.plan import Plan
 from paribus.project import Project
 from paribus.spec.base import digest
 from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
-from paribus.tables.table import Table
+from paribus.tables.table import Table, experiment_table
 from paribus.tracking.wanted import Content, Entry, Point, Wanted
 
 STATUS = {"done": "FINISHED", "diverged": "FAILED", "pruned": "FINISHED", "running": "RUNNING", "missing": "SCHEDULED"}
@@ -68,14 +70,18 @@ def tracking_uri(project: Project) -> str:
     return project.settings.tracking or f"sqlite:///{project.store.resolve() / 'mlflow.db'}"
 
 
+def table_of(plan: Plan, project: Project, store: Store) -> Table:
+    """The table of `plan` as it is sent to MLflow: with what its queue knows of failed and older runs."""
+    failed, finished = ended(store, [plan.name] if plan.name in queues(store) else [])
+    return experiment_table(plan, store, project.paper(plan.experiment), failed, finished=finished.get(plan.name))
+
+
 def artifact_folder(store: Store) -> Path:
     """Where artifacts go when MLflow's database is written without a server."""
     return store.root.resolve() / "mlartifacts"
 
 
-def sync(
-    plan: Plan, store: Store, uri: str, live: bool = False, table: Callable[[], Table] | None = None
-) -> Counts:
+def sync(plan: Plan, store: Store, uri: str, live: bool = False, table: Callable[[], Table] | None = None) -> Counts:
     """Bring MLflow at `uri` up to date with what the store has of `plan`; `table` makes its table, sent along.
 
     An outage raises ParibusError; with `live` it is told in `Counts.outage` instead, so that the work goes on.
@@ -88,7 +94,7 @@ def sync(
     except Exception as error:
         problem = str(error)
         if not isinstance(error, ParibusError):
-            problem = _public(f"{uri}: cannot be brought up to date ({_cause(error)})")
+            problem = public(f"{uri}: cannot be brought up to date ({_cause(error)})")
         if live:
             return Counts(outage=problem)
         raise ParibusError(problem) from error
@@ -101,7 +107,7 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool, table: Callable[[], Ta
     started = len(sources) - sources.count(None)
     path = store.root / "mirror.json"
     all_marks = read_cache(path)
-    here = all_marks.setdefault(_public(uri), {"plans": {}, "runs": {}})
+    here = all_marks.setdefault(public(uri), {"plans": {}, "runs": {}})
     marks = {id: Mark(*mark) for id, mark in here["runs"].items()}
     sent = {marks[entry.id].run for entry in entries if entry.id in marks}
     state = digest(json.dumps([wanted.note, [entry.id for entry in entries], sources]))
@@ -130,7 +136,7 @@ def _cause(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def _public(text: str) -> str:
+def public(text: str) -> str:
     """`text` without the user names and passwords of URIs in it."""
     return re.sub(r"//[^/@\s]*@", "//", text)
 

@@ -57,7 +57,6 @@ class Checkpoints(pl.Callback):
         for old in sorted(self._folder.glob("*.ckpt"))[:-KEPT]:
             old.unlink(missing_ok=True)
 
-
     def _size(self, trainer: pl.Trainer) -> int:
         """The bytes it will take: those of the last one, or of weights and of two moments of each."""
         last = [path.stat().st_size for path in sorted(self._folder.glob("*.ckpt"))[-1:]]

@@ -18,7 +18,7 @@ def show(table: Table, width: int = 100) -> RenderableType:
     parts: list[RenderableType] = [Text(digits.plain(table.title), style="bold")]
     if table.question:
         parts.append(Text(f"{digits.plain(table.question)}\nExpected: {digits.plain(table.expect or '')}"))
-    parts += [Text(warning, style="bold yellow") for warning in table.warnings]
+    parts += [Text(digits.plain(warning), style="bold yellow") for warning in table.warnings]
     room = width - max(len(_label(row)) for row in table.rows)
     for columns in _panels(table, room):
         parts += ["", _grid(table, columns, room)]
