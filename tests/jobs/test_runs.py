@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from paribus.errors import ParibusError
+from paribus.jobs.plans import queued
 from paribus.jobs.runs import asked, find_run, remember, run_path, write_run
 from paribus.plan.plan import Plan, plan
 from paribus.project import find
@@ -55,6 +56,12 @@ def test_a_damaged_file_of_what_was_asked_is_named(tmp_path: Path) -> None:
     store = Store(tmp_path)
     remember(store, planned(1))
     path = tmp_path / "runs" / "masking@debug" / "asked.json"
-    path.write_text(path.read_text()[:20])
-    with pytest.raises(ParibusError, match="asked.json: damaged"):
-        asked(store, "masking@debug")
+    problems: list[str] = []
+    for text in (path.read_text()[:20], '{"a": 1}', "[{}]", "3"):
+        path.write_text(text)
+        with pytest.raises(ParibusError, match="asked.json: damaged"):
+            asked(store, "masking@debug")
+        assert queued(find(ROOT), store, ["masking@debug"], problems.append) == []
+    path.unlink()
+    assert queued(find(ROOT), store, ["masking@debug"], problems.append) == []
+    assert len(problems) == 5 and all(problem.startswith("masking@debug is left out") for problem in problems)

@@ -133,12 +133,12 @@ def asked(store: Store, queue: str) -> list[dict[str, Any]]:
     """
     path = store.root / "runs" / file_name(queue) / ASKED
     try:
-        found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [{key: told[key] for key in ("seeds", "overrides", "exclusive")} for told in found]
     except FileNotFoundError:
         return []
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path}: damaged ({error}); remove it and queue the experiment again") from error
-    return found
 
 
 def exclusive_queue(store: Store, queue: str) -> bool:
