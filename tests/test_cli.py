@@ -367,3 +367,11 @@ def test_power_says_how_many_seeds_an_effect_needs(claimed: Store, paribus: Pari
     assert "small pilot" in paribus("power", "mine", "--scale", "debug")[0]
     _, said = paribus("power", "mine", "--scale", "debug", "--effect", "1", code=2)
     assert said.startswith("error: --effect 1: expected") and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--effect", "inf"), ("--effect", "nan"), ("--power", "nan"), ("--power", "0.9999")]
+)
+def test_power_refuses_what_no_seeds_reach(option: str, value: str, paribus: Paribus) -> None:
+    _, said = paribus("power", "masking", "--metric", "mlm.loss", option, value, code=2)
+    assert said.startswith(f"error: {option} ")

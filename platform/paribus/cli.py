@@ -3,6 +3,7 @@
 Heavy imports wait inside; settings live in files, flags say only what to do and where.
 """
 
+import math
 import os
 import signal
 import sys
@@ -34,7 +35,7 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="An experiment; `paribus list experiments` shows them.")]
 Scale = Annotated[str, typer.Option(help="A preset of sizes and budgets; `paribus list scales`.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Runs of each arm; default: what the experiment says.")]
+Seeds = Annotated[int | None, typer.Option(min=1, max=10_000, help="Runs of each arm; default: what the experiment says.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value for every arm, e.g. optimizer.lr=3e-4.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes.")]
@@ -590,10 +591,10 @@ def power(
     from paribus.tables.power import needed, notes, rows
     from paribus.tables.table import experiment_table
 
-    if effect is not None and (metric is None or effect <= 0):
+    if effect is not None and (metric is None or not 0 < effect < math.inf):
         raise ParibusError(f"--effect {effect:g}: expected a size above 0 in the unit of one column, and its --metric")
-    if not 0.05 < wanted < 1:
-        raise ParibusError(f"--power {wanted:g}: expected a share above 0.05 and below 1")
+    if not 0.05 < wanted <= 0.999:
+        raise ParibusError(f"--power {wanted:g}: expected a share above 0.05 and up to 0.999")
     project = _project()
     store = _store(project)
     found = needed(experiment_table(_plan(project, experiment, scale, seeds, sets), store), effect, metric, wanted)

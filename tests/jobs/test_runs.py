@@ -1,11 +1,13 @@
 """What is kept of a queued plan."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from paribus.errors import ParibusError
-from paribus.jobs.runs import asked, find_run, remember, write_run
+from paribus.jobs.plans import queued
+from paribus.jobs.runs import asked, find_run, remember, run_path, write_run
 from paribus.plan.plan import Plan, plan
 from paribus.project import find
 from paribus.store.store import Store
@@ -42,8 +44,24 @@ def test_a_run_is_found_by_the_beginning_of_its_key(tmp_path: Path) -> None:
     remember(store, found)
     for run in found.runs:
         write_run(store, found.name, run)
+    run_path(store, found.name, "plan").write_text("[]")
     for run in found.runs:
         assert find_run(store, run.key[:12]).run == run.arm.run and find_run(store, run.key).arm == run.arm.label
-    for beginning, count in (("run-", len(found.runs)), ("asked", 0), ("run-none", 0)):
-        with pytest.raises(ParibusError, match=f"{beginning}: {count} runs begin so"):
+    for beginning, count in (("run-", len(found.runs)), ("asked", 0), ("plan", 0), ("", len(found.runs)), ("*", 0), ("run-none", 0)):
+        with pytest.raises(ParibusError, match=f"^{re.escape(beginning)}: {count} runs begin so"):
             find_run(store, beginning)
+
+
+def test_a_damaged_file_of_what_was_asked_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    remember(store, planned(1))
+    path = tmp_path / "runs" / "masking@debug" / "asked.json"
+    problems: list[str] = []
+    for text in (path.read_text()[:20], '{"a": 1}', "[{}]", "3"):
+        path.write_text(text)
+        with pytest.raises(ParibusError, match="asked.json: damaged"):
+            asked(store, "masking@debug")
+        assert queued(find(ROOT), store, ["masking@debug"], problems.append) == []
+    path.unlink()
+    assert queued(find(ROOT), store, ["masking@debug"], problems.append) == []
+    assert len(problems) == 5 and all(problem.startswith("masking@debug is left out") for problem in problems)

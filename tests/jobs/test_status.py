@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from paribus.errors import ParibusError
 from paribus.files import write_atomically
 from paribus.jobs import logs
 from paribus.jobs.plans import enqueue
@@ -143,3 +144,11 @@ def test_a_log_is_followed_until_its_run_has_ended(store: Store, monkeypatch: py
     text = "".join(logs.read(store, claim.run.key[:9], follow=True))
     worker.join()
     assert text == "begun\none\ntwo\n"
+
+
+def test_a_log_that_nobody_will_write_is_not_waited_for(store: Store) -> None:
+    queue = Queue(store, NAME)
+    run = queue.entries()[0].run
+    queue.cancel([run])
+    with pytest.raises(ParibusError, match=f"{run}: no worker took it, and none will: cancelled"):
+        next(logs.read(store, run, follow=True))

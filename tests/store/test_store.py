@@ -373,3 +373,14 @@ def test_a_worker_pauses_while_the_disk_is_nearly_full_and_says_so_once(
     free = RESERVE_BYTES + 1
     assert not store.pauses(1) and not (store.root / "paused").exists()
     assert capsys.readouterr().err.count("paused: ") == 1
+
+
+def test_lost_provenance_is_none_and_is_recorded_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.prepare()
+    digest = store.record_provenance({"commit": "abc"})
+    (path,) = (tmp_path / "provenance").iterdir()
+    for damage in (path.unlink, path.touch, lambda: path.write_text('{"com')):
+        damage()
+        assert store.provenance(digest) == {}
+    assert store.record_provenance({"commit": "abc"}) == digest and store.provenance(digest) == {"commit": "abc"}

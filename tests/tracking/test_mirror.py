@@ -507,3 +507,12 @@ def test_views_are_published_under_names_of_ours(store: Store, database: Callabl
         packed = tags[f"mlflow.sharedViewState.{name}"]
         state = json.loads(zlib.decompress(base64.b64decode(packed.removeprefix("deflate;"))))
         assert len(packed) < 8000 and state["compareRunCharts"] and f"viewStateShareKey={name}" in address
+
+
+def test_an_experiment_without_finished_runs_has_no_summaries_of_arms(
+    store: Store, database: Callable[[str], str]
+) -> None:
+    found, project = planned(), find(ROOT)
+    with begin(store, found.runs[0].pretrained, steps=40):
+        paper = project.paper(found.experiment)
+        assert paper and sync(found, store, database("a.db"), table=partial(experiment_table, found, store, paper))

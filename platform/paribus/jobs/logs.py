@@ -30,7 +30,10 @@ def read(store: Store, beginning: str, last: int | None = None, follow: bool = F
         raise ParibusError(f"{run.key}: no worker took it yet; `paribus work {run.queue}` does")
     queue, looked, ended = Queue(store, run.queue), 0.0, False
     while not path.is_file():
-        time.sleep(POLL_SECONDS)
+        for entry in queue.entries():
+            if entry.run == run.key and entry.status in ENDED:
+                raise ParibusError(f"{run.key}: no worker took it, and none will: {entry.status} {entry.reason or ''}")
+        time.sleep(LOOK_SECONDS)
     with path.open(encoding="utf-8", errors="replace") as stream:
         text = stream.read()
         yield text if last is None else "".join(text.splitlines(keepends=True)[-last:])

@@ -42,7 +42,15 @@ def queued(
     found = []
     for name in names:
         experiment, _, scale = name.rpartition("@")
-        for told in asked(store, name):
+        try:
+            asks = asked(store, name)
+        except ParibusError as error:
+            asks = []
+            complain(f"{name} is left out: {error}")
+        else:
+            if not asks:
+                complain(f"{name} is left out: what it was asked for is gone; queue the experiment again")
+        for told in asks:
             try:
                 found.append(plan(project, experiment, scale, told["seeds"], told["overrides"], store))
             except ParibusError as error:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from paribus.errors import ParibusError, StoreError
 from paribus.files import write_atomically
@@ -103,13 +104,12 @@ def read_run(store: Store, queue: str, key: str) -> QueuedRun:
 
 def find_run(store: Store, beginning: str) -> QueuedRun:
     """The one queued run whose key begins so."""
-    found = {path.stem: path for path in sorted((store.root / "runs").glob(f"*/{beginning}*.json"))}
-    found.pop(Path(ASKED).stem, None)
+    paths = sorted((store.root / "runs").glob("*/run-*.json"))
+    found = {path.stem: path for path in paths if path.stem.startswith(beginning)}
     if len(found) != 1:
         raise ParibusError(f"{beginning}: {len(found)} runs begin so; `paribus status --json` lists them")
     ((key, path),) = found.items()
-    queue = json.loads(path.read_text(encoding="utf-8"))["queue"]
-    return read_run(store, queue, key)
+    return read_run(store, unquote(path.parent.name), key)
 
 
 def remember(store: Store, plan: Plan) -> None:
@@ -127,12 +127,18 @@ def remember(store: Store, plan: Plan) -> None:
 
 
 def asked(store: Store, queue: str) -> list[dict[str, Any]]:
-    """What `queue` was asked for, the oldest first: {"seeds": ..., "overrides": {path: value}, "exclusive": ...}."""
+    """What `queue` was asked for, the oldest first: {"seeds": ..., "overrides": {path: value}, "exclusive": ...}.
+
+    StoreError if the file is damaged.
+    """
+    path = store.root / "runs" / file_name(queue) / ASKED
     try:
-        found: list[dict[str, Any]] = json.loads((store.root / "runs" / file_name(queue) / ASKED).read_text("utf-8"))
-        return found
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [{key: told[key] for key in ("seeds", "overrides", "exclusive")} for told in found]
     except FileNotFoundError:
         return []
+    except (ValueError, TypeError, KeyError) as error:
+        raise StoreError(f"{path}: damaged ({error}); remove it and queue the experiment again") from error
 
 
 def exclusive_queue(store: Store, queue: str) -> bool:

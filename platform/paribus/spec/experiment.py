@@ -194,7 +194,7 @@ class Experiment(Spec):
     """For a factor, the level the others are compared with; default: the factor's own base."""
     design: Literal["one-at-a-time", "full"] = "one-at-a-time"
     """one-at-a-time: the baseline and each single departure from it; full: every combination."""
-    seeds: int = Field(5, ge=1)
+    seeds: int = Field(5, ge=1, le=10_000)
     tasks: tuple[str, ...] = ()
     protocol: str | None = None
     """How they are fine-tuned: a file in experiments/protocols/; null is as base and scale say."""

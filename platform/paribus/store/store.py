@@ -267,18 +267,20 @@ class Store:
         return Work(self, stage, lease, stop) if lease else None
 
     def provenance(self, digest: str) -> dict[str, Any]:
-        """Commit, diff and package versions recorded under `digest`."""
-        found: dict[str, Any] = json.loads((self.root / "provenance" / f"{digest}.json").read_text())
-        return found
+        """Commit, diff and package versions recorded under `digest`; nothing where they are gone or damaged."""
+        try:
+            found: dict[str, Any] = json.loads((self.root / "provenance" / f"{digest}.json").read_text())
+            return found
+        except (FileNotFoundError, ValueError):
+            return {}
 
     def record_provenance(self, content: Mapping[str, Any]) -> str:
         """Keep `content` once and return the digest stages refer to it by."""
         text = json.dumps(content, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        path = self.root / "provenance" / f"{digest}.json"
-        if not path.is_file():
+        if not self.provenance(digest):
             with writing(self.root):
-                write_atomically(path, text)
+                write_atomically(self.root / "provenance" / f"{digest}.json", text)
         return digest
 
 

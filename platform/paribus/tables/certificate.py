@@ -177,10 +177,8 @@ def _record(store: Store, key: str) -> dict[str, Any]:
 
 
 def _provenance(store: Store, digest: str) -> dict[str, Any]:
-    try:
-        return store.provenance(digest)
-    except FileNotFoundError:  # the digest alone still tells one from another
-        return {"code": digest}
+    # Without what it stands for, the digest alone still tells one from another.
+    return store.provenance(digest) or {"code": digest, "python": digest}
 
 
 def certify(

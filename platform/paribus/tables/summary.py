@@ -13,8 +13,9 @@ def summary(table: Table, arm: str) -> tuple[dict[str, float], dict[str, str]]:
     """
     metrics: dict[str, float] = {}
     tags: dict[str, str] = {}
-    (row,) = (row for row in table.rows if row.arm and row.key == arm)
-    for column, cell in zip(table.columns, row.cells, strict=True):
+    # An experiment without finished runs has the paper's table alone.
+    cells = next((row.cells for row in table.rows if row.arm and row.key == arm), [None] * len(table.columns))
+    for column, cell in zip(table.columns, cells, strict=True):
         if cell is None or not cell.samples:
             continue
         values = [sample.value for sample in cell.samples]

@@ -418,9 +418,9 @@ class StageEntry:
         """Which code made the finished stage."""
         found = self._wanted.provenance(self.facts.record["provenance"])
         return {
-            "paribus.commit": found["commit"] or "unknown",
-            "paribus.dirty": json.dumps(found["dirty"]),
-            "paribus.version": found["paribus"],
+            "paribus.commit": found.get("commit") or "unknown",
+            "paribus.dirty": json.dumps(found.get("dirty")),
+            "paribus.version": found.get("paribus", "unknown"),
         }
 
 
@@ -451,6 +451,6 @@ def _task_name(stage: Stage) -> str | None:
 def _environment(provenance: dict[str, Any]) -> dict[str, str]:
     """environment.txt, in the form pip reads, and git.diff where there were changes."""
     about = [f"# {key}: {value}" for key, value in sorted(provenance.items()) if key not in ("packages", "diff")]
-    packages = [f"{name}=={version}" for name, version in sorted(provenance["packages"].items())]
+    packages = [f"{name}=={version}" for name, version in sorted(provenance.get("packages", {}).items())]
     found = {"environment.txt": "\n".join([*about, *packages]) + "\n"}
-    return found | {"git.diff": provenance["diff"]} if provenance["dirty"] else found
+    return found | {"git.diff": provenance["diff"]} if provenance.get("dirty") else found
