@@ -375,3 +375,9 @@ def test_power_says_how_many_seeds_an_effect_needs(claimed: Store, paribus: Pari
 def test_power_refuses_what_no_seeds_reach(option: str, value: str, paribus: Paribus) -> None:
     _, said = paribus("power", "masking", "--metric", "mlm.loss", option, value, code=2)
     assert said.startswith(f"error: {option} ")
+
+
+@pytest.mark.parametrize("command", [["work"], ["doctor", "resume"], ["bench", "pairs"]])
+def test_a_device_that_is_none_is_refused_at_once(command: list[str], paribus: Paribus) -> None:
+    _, said = paribus(*command, "--device", "nope", code=2)
+    assert said == "error: --device nope: expected auto, cpu, cuda or cuda:N\n"

@@ -5,6 +5,7 @@ Heavy imports wait inside; settings live in files, flags say only what to do and
 
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -35,11 +36,21 @@ app = typer.Typer(
 
 Name = Annotated[str, typer.Argument(help="An experiment; `paribus list experiments` shows them.")]
 Scale = Annotated[str, typer.Option(help="A preset of sizes and budgets; `paribus list scales`.")]
-Seeds = Annotated[int | None, typer.Option(min=1, max=10_000, help="Runs of each arm; default: what the experiment says.")]
+Seeds = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help="Runs of each arm; default: what the experiment says.")
+]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value for every arm, e.g. optimizer.lr=3e-4.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Workers = Annotated[int, typer.Option(min=1, help="Worker processes.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+
+
+def _device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise ParibusError(f"--device {name}: expected auto, cpu, cuda or cuda:N")
+    return name
+
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.", callback=_device)]
 Micro = Annotated[
     int | None, typer.Option(min=1, help="Rows on the device at once; default: 64k tokens of them. Gradients add up.")
 ]
@@ -936,7 +947,7 @@ def bench_pairs(
     scale: str = "small",
     pairs: Annotated[int, typer.Option(min=1)] = 20_000,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
-    device: str = "auto",
+    device: Device = "auto",
 ) -> None:
     """Minimal pairs scored a minute, by the encoder of a scale."""
     from paribus.bench.pairs import measure as measure_pairs

@@ -48,6 +48,7 @@ def test_packed_workers_are_no_more_than_the_cores(monkeypatch: pytest.MonkeyPat
         ({"gpus": "0,4"}, FOUR, "--gpus 0,4: no GPU 4; 4 GPUs are visible here, numbered from 0"),
         ({"gpus": "1"}, FOUR[:1], "--gpus 1: no GPU 1; 1 GPU is visible here, numbered from 0"),
         ({"gpus": "first"}, FOUR, "--gpus first: expected `all` or numbers as 0,2"),
+        ({"gpus": ""}, FOUR, "--gpus : expected `all` or numbers as 0,2"),
         ({"gpus": "0,0"}, FOUR, "--gpus 0,0: a GPU is named twice"),
         (
             {"gpus": "0", "devices": 2},

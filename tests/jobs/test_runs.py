@@ -47,7 +47,8 @@ def test_a_run_is_found_by_the_beginning_of_its_key(tmp_path: Path) -> None:
     run_path(store, found.name, "plan").write_text("[]")
     for run in found.runs:
         assert find_run(store, run.key[:12]).run == run.arm.run and find_run(store, run.key).arm == run.arm.label
-    for beginning, count in (("run-", len(found.runs)), ("asked", 0), ("plan", 0), ("", len(found.runs)), ("*", 0), ("run-none", 0)):
+    none = dict.fromkeys(("asked", "plan", "*", "run-none"), 0)
+    for beginning, count in ({"run-": len(found.runs), "": len(found.runs)} | none).items():
         with pytest.raises(ParibusError, match=f"^{re.escape(beginning)}: {count} runs begin so"):
             find_run(store, beginning)
 

@@ -82,7 +82,7 @@ def slots(
         raise ParibusError(f"--workers {workers}: with --gpus, workers follow from --per-gpu; leave one of them out")
     if runtime.device not in ("auto", "cuda"):
         raise ParibusError(f"--device {runtime.device}: with --gpus, expected auto or cuda")
-    chosen = _chosen(gpus or "all", cards())
+    chosen = _chosen("all" if gpus is None else gpus, cards())
     each = runtime.devices
     if len(chosen) < each:
         raise ParibusError(f"--devices {each}: needs as many GPUs a run, found {len(chosen)}")
