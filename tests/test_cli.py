@@ -314,6 +314,8 @@ def test_a_gpu_that_is_not_there_is_one_line_before_anything_is_queued(
 def test_slurm_places_workers_itself(paribus: Paribus) -> None:
     _, err = paribus("work", "--launcher", "slurm", "--gpus", "all", code=2)
     assert err == "error: --gpus, --per-gpu: need --launcher local; with slurm, expected --gpus-per-node\n"
+    _, err = paribus("work", "--launcher", "slurm", "--devices", "2", code=2)
+    assert err == "error: --devices 2: needs --launcher local; a worker of a Slurm job has one GPU\n"
 
 
 # --- table --check and power -----------------------------------------------------------------------------------------

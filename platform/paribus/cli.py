@@ -353,6 +353,8 @@ def work(
         raise ParibusError(f"--{given[0]}: needs --launcher slurm")
     if launcher == "slurm" and (gpus is not None or per_gpu != "1"):
         raise ParibusError("--gpus, --per-gpu: need --launcher local; with slurm, expected --gpus-per-node")
+    if launcher == "slurm" and devices > 1:
+        raise ParibusError(f"--devices {devices}: needs --launcher local; a worker of a Slurm job has one GPU")
     chosen = slots(workers, gpus, per_gpu, runtime) if launcher == "local" else []
     asked = names(store, queues)
     for name in asked:

@@ -45,8 +45,8 @@ def visible() -> list[Card]:
     """The GPUs of this machine that CUDA_VISIBLE_DEVICES leaves, in the order in which CUDA then numbers them."""
     query = ["nvidia-smi", "--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
-    except (OSError, subprocess.CalledProcessError):
+        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
+    except (OSError, subprocess.SubprocessError):
         return []
     there = [Card(uuid, name, int(memory)) for uuid, name, memory in (line.split(", ") for line in answer.splitlines())]
     return allowed(there, os.environ.get("CUDA_VISIBLE_DEVICES"))
