@@ -403,7 +403,7 @@ def test_each_gpu_of_a_job_has_a_worker_that_sees_no_other(cluster: None, tmp_pa
     argv = ["--gpus-per-node", "2", "--workers", "2", "--device", "cpu", "--time", "10"]
     (id,) = paribus(tmp_path, "work", "--launcher", "slurm", *argv).split()
     wait_for(lambda: [entry["status"] for entry in entries(tmp_path)] == ["running"] * 2, tmp_path)
-    workers = [psutil.Process(int(entry["worker"].split(":")[1])) for entry in entries(tmp_path)]
+    workers = [psutil.Process(int(entry["worker"].split(":")[1].split()[0])) for entry in entries(tmp_path)]
     assert {worker.environ()["CUDA_VISIBLE_DEVICES"] for worker in workers} == {"0", "1"}
     paribus(tmp_path, "cancel", "--jobs")
     wait_for(lambda: not any(job.alive for job in jobs(Store(tmp_path))), tmp_path)
