@@ -388,7 +388,7 @@ def test_a_device_that_is_not_there_is_refused_and_another_one_may_follow(paribu
     assert "--device abacus: expected auto, cpu, cuda" in refused(
         paribus("run", "mine", "--scale", "debug", "--device", "abacus")
     )
-    nothing_half_written(project / "results", "corpus", "vocabulary", "pack")
+    nothing_half_written(project / "results")
     said = paribus("run", "mine", "--scale", "debug", "--device", "cpu")
     assert said.code == 0, said
     nothing_half_written(project / "results", "corpus", "vocabulary", "pack", "pretrain", "evaluate")
