@@ -745,7 +745,7 @@ def sync(queues: Queues = None) -> None:
 @app.command()
 def publish(experiment: Name, scale: Scale = "tiny", seeds: Seeds = None, sets: Sets = None) -> None:
     """Named views of an experiment inside MLflow: arms, curves, the table.  Example: paribus publish masking"""
-    from functools import partial
+    from functools import cache, partial
 
     from paribus.tracking.mirror import sync, table_of, tracking_uri
     from paribus.tracking.publish import publish as write_views
@@ -753,7 +753,7 @@ def publish(experiment: Name, scale: Scale = "tiny", seeds: Seeds = None, sets: 
     project = _project()
     store = _store(project)
     found = _plan(project, experiment, scale, seeds, sets)
-    table = partial(table_of, found, project, store)
+    table = cache(partial(table_of, found, project, store))
     sync(found, store, tracking_uri(project), table=table)
     for name, address in write_views(found, table(), tracking_uri(project)).items():
         print(f"{name}: {address}")

@@ -502,14 +502,15 @@ def names(store: Store, asked: Iterable[str] | None) -> list[str]:
     return found
 
 
-def ended(store: Store, queues: Iterable[str]) -> tuple[list[str], dict[str, dict[str, int]]]:
-    """What tables ask of `queues`: the keys of runs that failed; and of each queue the reported runs that are done.
+def ended(store: Store, asked: Iterable[str]) -> tuple[list[str], dict[str, dict[str, int]]]:
+    """What tables ask of the queues that are there: the keys of runs that failed; and the reported ones that are done.
 
     The latter is the queue's name to the key of a run to its seed.
     """
     failed: list[str] = []
     finished: dict[str, dict[str, int]] = {}
-    for name, entry in entries(store, queues):
+    there = queues(store)
+    for name, entry in entries(store, [name for name in asked if name in there]):
         if entry.status == "failed":
             failed.append(entry.run)
         elif entry.status == "done" and not entry.trial:

@@ -38,7 +38,9 @@ class Content:
     def table(self) -> Table:
         """Its table."""
         paper = self.project.paper(self.plan.experiment)
-        return experiment_table(self.plan, self.store, paper, self.failed, finished=self.finished)
+        return experiment_table(
+            self.plan, self.store, paper, self.failed, finished=self.finished, compared=self.certificates
+        )
 
     @cached_property
     def short(self) -> Mapping[str, str]:

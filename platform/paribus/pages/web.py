@@ -33,7 +33,7 @@ WIDTHS = {"wide": 620, "narrow": 230}
 
 def content(project: Project, store: Store, plan: Plan) -> Content:
     """What the pages of `plan` show now."""
-    failed, finished = ended(store, [plan.name] if plan.name in queues(store) else [])
+    failed, finished = ended(store, [plan.name])
     return Content(plan, store, project, failed, finished.get(plan.name, {}))
 
 
@@ -145,8 +145,11 @@ class Site:
 
     def plan(self, label: str) -> Plan:
         """The queued plan of a label. ParibusError where there is none."""
+        there, name = queues(self.store), label.partition("+")[0]
+        if name not in there:
+            raise ParibusError(f"nothing is queued as {label!r}" + suggest(label, there))
         problems: list[str] = []
-        found = {each.label: each for each in self.plans(problems)}
+        found = {each.label: each for each in queued(self.project, self.store, [name], problems.append)}
         if label not in found:
             raise ParibusError("; ".join(problems) or f"nothing is queued as {label!r}" + suggest(label, found))
         return found[label]

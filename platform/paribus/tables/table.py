@@ -186,13 +186,14 @@ def experiment_table(
     failed: Collection[str] = (),
     allow: Collection[str] = (),
     finished: Mapping[str, int] | None = None,
+    compared: Mapping[str, Certificate] | None = None,
 ) -> Table:
     """What `plan` measured, a row an arm, beside `paper`, the table it reproduces; the paper alone before any run.
 
     Each cell of an arm: the aggregate over its seeds, and the difference to the baseline paired by seed. Runs that
     diverged are counted in the notes and are in no cell. `allow`: what the user admits (certificate.ALLOWED).
     `finished`: what the experiment's queue has finished, the key of a run to its seed; those that are none of the
-    plan's are counted.
+    plan's are counted. `compared`: what `certificates` gave, where the caller has it already.
     """
     measured, found = frame(plan, store), states(plan, store, failed)
     untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
@@ -201,7 +202,8 @@ def experiment_table(
         note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
         layout = _Layout(plan, store, measured, found, paper, finished=finished)
         return replace(paper_table(paper, note), warnings=layout.warnings()) if paper else layout.table(note)
-    layout = _Layout(plan, store, measured, found, paper, certificates(plan, store, allow), finished)
+    compared = certificates(plan, store, allow) if compared is None else compared
+    layout = _Layout(plan, store, measured, found, paper, compared, finished)
     return layout.table(*foot(layout.certificates, allow))
 
 

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from paribus.errors import ParibusError
 from paribus.files import read_cache, write_atomically
 from paribus.jobs.queue import ended
-from paribus.jobs.storage import queues
 from paribus.plan.plan import Plan
 from paribus.project import Project
 from paribus.spec.base import digest
@@ -72,7 +71,7 @@ def tracking_uri(project: Project) -> str:
 
 def table_of(plan: Plan, project: Project, store: Store) -> Table:
     """The table of `plan` as it is sent to MLflow: with what its queue knows of failed and older runs."""
-    failed, finished = ended(store, [plan.name] if plan.name in queues(store) else [])
+    failed, finished = ended(store, [plan.name])
     return experiment_table(plan, store, project.paper(plan.experiment), failed, finished=finished.get(plan.name))
 
 
