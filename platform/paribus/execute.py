@@ -20,7 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paribus import __version__
+from paribus import __version__, nvidia
 from paribus.errors import Corrupt, DataError, DiskFull, LostLease, ParibusError, Stopped, StoreError
 from paribus.files import sha256
 from paribus.interrupt import STOPPING, Interrupt
@@ -432,11 +432,8 @@ def machine(runtime: Runtime) -> dict[str, Any]:
 @cache
 def _driver() -> str | None:
     """The version of the GPU's driver; None where it does not say."""
-    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    with suppress(OSError, subprocess.SubprocessError):
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=10).stdout.split()
-        return said[0] if said else None
-    return None
+    told = nvidia.ask("driver_version")
+    return told[0][0] if told else None
 
 
 def program(project: Project) -> str:

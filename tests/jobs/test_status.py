@@ -117,7 +117,7 @@ def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:
 
 def test_gpus_are_listed_by_the_drivers_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho '0, NVIDIA H100, 97 %, 40000 MiB, 81559 MiB'\n")
+    tool.write_text("#!/bin/sh\necho '0, NVIDIA H100, 97, 40000, 81559'\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert gpus() == ["GPU 0 NVIDIA H100: 97 % busy, 40000 MiB of 81559 MiB"]

@@ -23,6 +23,7 @@ from typing import Literal
 import psutil
 from packaging.requirements import Requirement
 
+from paribus import nvidia
 from paribus.errors import ParibusError
 from paribus.files import write_atomically
 from paribus.jobs.pool import SKEW_SECONDS
@@ -127,12 +128,7 @@ def _devices(project: Project, store: Store) -> tuple[Status, str]:
 
 def _cards() -> list[str]:
     """What nvidia-smi lists, "name, driver"; nothing where there is no such program."""
-    try:
-        command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.strip().splitlines() if done.returncode == 0 else []
+    return [", ".join(card) for card in nvidia.ask("name", "driver_version")]
 
 
 def judge_devices(torch: Mapping[str, object], cards: list[str], environment: Mapping[str, str]) -> tuple[Status, str]:

@@ -4,10 +4,10 @@ Asks nvidia-smi, since whoever starts workers does not load torch.
 """
 
 import os
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from paribus import nvidia
 from paribus.errors import ParibusError
 from paribus.spec.run import Runtime
 
@@ -43,12 +43,7 @@ ANYWHERE = Slot()
 
 def visible() -> list[Card]:
     """The GPUs of this machine that CUDA_VISIBLE_DEVICES leaves, in the order in which CUDA then numbers them."""
-    query = ["nvidia-smi", "--query-gpu=uuid,name,memory.total", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(query, capture_output=True, text=True, check=True, timeout=30).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
-    there = [Card(uuid, name, int(memory)) for uuid, name, memory in (line.split(", ") for line in answer.splitlines())]
+    there = [Card(uuid, name, int(memory)) for uuid, name, memory in nvidia.ask("uuid", "name", "memory.total")]
     return allowed(there, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 

@@ -1,13 +1,12 @@
 """Where everything stands, gathered for who looks: the grid of runs, what is at work where, what is left."""
 
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import get_args
 
+from paribus import nvidia
 from paribus.errors import ParibusError
 from paribus.jobs.plans import queued
 from paribus.jobs.queue import Entry, Final, Queue
@@ -117,14 +116,5 @@ def _remaining(work: AtWork, each: float) -> float:
 
 def gpus() -> list[str]:
     """A line each GPU of this machine: name, use, memory; none without NVIDIA's tool."""
-    if not shutil.which("nvidia-smi"):
-        return []
-    asked = "index,name,utilization.gpu,memory.used,memory.total"
-    try:
-        told = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={asked}", "--format=csv,noheader"], capture_output=True, text=True, timeout=5
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    lines = [line.split(", ") for line in told.stdout.splitlines()] if told.returncode == 0 else []
-    return [f"GPU {line[0]} {line[1]}: {line[2]} busy, {line[3]} of {line[4]}" for line in lines if len(line) == 5]
+    told = nvidia.ask("index", "name", "utilization.gpu", "memory.used", "memory.total")
+    return [f"GPU {index} {name}: {busy} % busy, {used} MiB of {total} MiB" for index, name, busy, used, total in told]
