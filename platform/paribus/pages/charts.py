@@ -108,10 +108,27 @@ def _verdicts(there: Sequence[str], table: Mapping[str, str] | None = None) -> S
     }
 
 
+def _arms(arms: Sequence[str], width: int) -> Spec:
+    """Each arm in a colour of its own, as the line of that colour in the legend."""
+    return {
+        "field": "arm",
+        "type": "nominal",
+        "sort": None,
+        "scale": {"domain": arms, "range": [COLOURS[index % len(COLOURS)] for index in range(len(arms))]},
+        "legend": {
+            "title": None,
+            "orient": "bottom",
+            "columns": 1 if width < 400 else 3,
+            "symbolType": "stroke",
+            "symbolOpacity": 1,
+        },
+    }
+
+
 def tuning(content: Content, width: int) -> Spec | None:
     """What each trial of an arm scored at its value: the sensitivity curve."""
     accounts = content.table.tuned
-    points = [
+    points: list[Spec] = [
         {
             "arm": content.short[account.arm],
             "value": trial.value,
@@ -124,7 +141,6 @@ def tuning(content: Content, width: int) -> Spec | None:
     ]
     if not points:
         return None
-    arms = list(dict.fromkeys(point["arm"] for point in points))
     log = content.plan.tunings[0].tune.log
     x = {
         "field": "value",
@@ -133,12 +149,7 @@ def tuning(content: Content, width: int) -> Spec | None:
         "scale": {"type": "log" if log else "linear"},
     }
     y = {"field": "loss", "type": "quantitative", "title": "validation loss (nats)", "scale": {"zero": False}}
-    colour = {
-        "field": "arm",
-        "type": "nominal",
-        "scale": {"domain": arms, "range": [COLOURS[index % len(COLOURS)] for index in range(len(arms))]},
-        "legend": {"title": None, "orient": "bottom", "columns": 1 if width < 400 else 3},
-    }
+    colour = _arms(list(dict.fromkeys(point["arm"] for point in points)), width)
     shape = {"field": "trial", "type": "nominal", "legend": {"title": None, "orient": "bottom"}}
     return {
         "width": width,
@@ -166,20 +177,7 @@ def curves(content: Content, width: int) -> Spec | None:
     ]
     if not points:
         return None
-    arms = [content.short[label] for label in content.curves]
-    colour = {
-        "field": "arm",
-        "type": "nominal",
-        "sort": None,
-        "scale": {"domain": arms, "range": [COLOURS[index % len(COLOURS)] for index in range(len(arms))]},
-        "legend": {
-            "title": None,
-            "orient": "bottom",
-            "columns": 1 if width < 400 else 3,
-            "symbolType": "stroke",
-            "symbolOpacity": 1,
-        },
-    }
+    colour = _arms([content.short[label] for label in content.curves], width)
     x = {"field": "tokens", "type": "quantitative", "title": "tokens trained on", "axis": {"format": "~s"}}
     x["scale"] = {"nice": False}
     y = {"type": "quantitative", "scale": {"zero": False}}
