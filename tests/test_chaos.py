@@ -14,14 +14,15 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import psutil
 import pytest
+from tests.disks import full_until, small_disk
 
 from paribus import cli
 from paribus.data.corpus import texts
@@ -121,6 +122,15 @@ class Laboratory:
             command, stdout=self._log, stderr=self._log, env=environment, start_new_session=True
         )
 
+    def wait_for_mlflow(self) -> None:
+        """Until the server answers, which takes it some seconds."""
+        began = time.monotonic()
+        while True:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port or 0), timeout=1):
+                return
+            assert time.monotonic() - began < PATIENCE_SECONDS, self.said()
+            time.sleep(0.5)
+
     def stop_mlflow(self) -> None:
         """Kill the server and what it started."""
         assert self._mlflow
@@ -143,18 +153,6 @@ class Laboratory:
         if self._mlflow:
             self.stop_mlflow()
         self._log.close()
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[bool]:
-    """A disk of 300 MB at `folder`; False where nobody may mount one."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", str(folder)], capture_output=True)
-    try:
-        yield mounted.returncode == 0
-    finally:
-        if mounted.returncode == 0:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def results(root: Path) -> dict[str, bytes]:
@@ -222,7 +220,7 @@ def test_nothing_is_lost_and_no_number_moves_whatever_fails(
     quiet = Laboratory(tmp_path / "quiet", seeds)
     laboratory = Laboratory(tmp_path / "chaos", seeds, free_port())
     try:
-        with small_disk(laboratory.store.root) as small:
+        with small_disk(laboratory.store.root, 300) as small:
             quiet.paribus("run", "chaos", "--scale", "debug", "--workers", "2")
             if postgres:
                 postgres.drop()
@@ -240,15 +238,15 @@ def test_nothing_is_lost_and_no_number_moves_whatever_fails(
                     time.sleep(3)
                     postgres.start()
 
+            def still_patient() -> None:
+                assert time.monotonic() - began < PATIENCE_SECONDS, laboratory.said()
+                laboratory.keep_working()
+                time.sleep(0.5)
+
             def disk_fills() -> None:
                 if not small:
                     return
-                filler = laboratory.store.root / "filler"
-                with filler.open("wb") as stream, suppress(OSError):
-                    os.posix_fallocate(stream.fileno(), 0, laboratory.store.free - 4096)
-                time.sleep(4)
-                assert "paused: disk" in laboratory.paribus("status")
-                filler.unlink()
+                full_until(laboratory.store, lambda: "paused: disk" in laboratory.paribus("status"), still_patient)
 
             special = {
                 events // 8: storage_restarts,
@@ -260,11 +258,10 @@ def test_nothing_is_lost_and_no_number_moves_whatever_fails(
             happened = disturb(laboratory, events, random.Random(0), special)
             print(f"{storage}: {dict(happened)} in {time.monotonic() - began:.0f} s, {laboratory.done()} runs done")
             while {"waiting", "running", "lost"} & {entry.status for _, entry in entries(laboratory.store, [QUEUE])}:
-                assert time.monotonic() - began < PATIENCE_SECONDS, laboratory.said()
-                laboratory.keep_working()
-                time.sleep(0.5)
+                still_patient()
             laboratory.finish()
             outage.join()
+            laboratory.wait_for_mlflow()
             print(f"all done after {time.monotonic() - began:.0f} s, `paribus work` started {laboratory.starts} times")
             laboratory.paribus("sync")
             check(laboratory, quiet)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from tests.disks import full_until, small_disk
 
 from paribus import cli
 from paribus.store.store import Store
@@ -50,11 +51,16 @@ def results(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(stages)): path.read_bytes() for path in files}
 
 
+def check_alive(process: "subprocess.Popen[str]") -> None:
+    """A moment later `process` still runs."""
+    time.sleep(0.01)
+    assert process.poll() is None, process.communicate()
+
+
 def wait_for(condition: Callable[[], object], process: "subprocess.Popen[str]") -> None:
     """Until `condition` holds, which must be before `process` ends."""
     while not condition():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+        check_alive(process)
 
 
 def checkpoints(root: Path) -> list[Path]:
@@ -135,25 +141,17 @@ def test_a_worker_killed_under_paribus_run_is_replaced_and_a_damaged_checkpoint_
 def test_a_run_waits_while_the_disk_is_full_and_ends_with_the_same_bits(tmp_path: Path, undisturbed: Path) -> None:
     """Full in the middle of the pretraining, to the last page; then there is room again."""
     small = tmp_path / "small"
-    small.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(small)], capture_output=True).returncode:
-        pytest.skip("needs the right to mount a small disk")
-    try:
-        process = start(small, "run", *LONG, *OFTEN)
+    with small_disk(small, 200) as mounted:
+        if not mounted:
+            pytest.skip("needs the right to mount a small disk")
+        process, store = start(small, "run", *LONG, *OFTEN), Store(small)
         wait_for(lambda: checkpoints(small), process)
-        filler = small / "filler"
-        with filler.open("wb") as stream:
-            os.posix_fallocate(stream.fileno(), 0, Store(small).free - 4096)
-        wait_for(lambda: Store(small).paused, process)
-        assert "paused: disk" in paribus(small, "status")[0]
-        filler.unlink()
+        full_until(store, lambda: "paused: disk" in paribus(small, "status")[0], lambda: check_alive(process))
         _, err = process.communicate()
         assert process.returncode == 0, err
         assert "Traceback" not in err
         assert results(small) == results(undisturbed)
         assert not list((small / "doing").iterdir()) and not (small / "paused").exists()
-    finally:
-        subprocess.run(["umount", "--lazy", str(small)], check=True)
 
 
 def test_interrupting_paribus_run_puts_its_run_back_and_leaves_no_worker(tmp_path: Path, undisturbed: Path) -> None:
