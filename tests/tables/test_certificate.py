@@ -11,6 +11,7 @@ from paribus.jobs.runs import find_run, write_run
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage
 from paribus.project import Project
+from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables import compare as comparing
 from paribus.tables.certificate import Certificate, certificates, percent
@@ -42,7 +43,7 @@ set: {set}
 
 def refusals(plan: Plan, store: Store, allow: Collection[str] = ()) -> dict[str, str]:
     """Arm to why there is no verdict on it; only the arms that are refused one."""
-    found = certificates(plan, store, allow)
+    found = certificates(plan, Finished(store, plan.runs), allow)
     return {arm: certificate.refusal for arm, certificate in found.items() if certificate.refusal}
 
 
@@ -119,7 +120,7 @@ def arm(*labels: str) -> Callable[[PlannedRun, Stage], bool]:
 
 def test_where_only_the_factor_differs_all_else_is_equal(planned: Plan, store: Store, measure: Any) -> None:
     finish(store, planned, measure)
-    (found,) = certificates(planned, store).values()
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
     assert {line.what for line in found.lines if line.status == "declared"} == {
         "objective.masking.duplicates",
         "objective.masking.kind",
@@ -129,7 +130,7 @@ def test_where_only_the_factor_differs_all_else_is_equal(planned: Plan, store: S
 
 
 def test_before_anything_is_finished_there_is_nothing_to_certify(planned: Plan, store: Store) -> None:
-    assert certificates(planned, store) == {}
+    assert certificates(planned, Finished(store, planned.runs)) == {}
 
 
 def test_the_same_arm_of_another_experiment_is_equal_in_all_but_the_factor(
@@ -158,7 +159,7 @@ def test_what_moves_with_the_factor_is_shown_and_refuses_nothing(planned: Plan, 
         return [("parameters", None, 103.0 if run.arm.label == "dynamic" else 100.0), ("tokens", None, 65536.0)]
 
     finish(store, planned, larger, more=lambda run, stage: {"seconds": 5.0 if run.arm.baseline else 50.0})
-    (found,) = certificates(planned, store).values()
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
     assert (found.mark, found.refusal) == ("~ parameters +3.0 %", None)
     status = {line.what: line.status for line in found.lines}
     assert (status["parameters"], status["wall seconds"], status["tokens"]) == ("follows", "shown", "equal")
@@ -217,7 +218,7 @@ def test_tokens_that_the_factor_sets_are_declared(project: Project, write: Write
 
     planned = plan(project, "longer", "mini")
     finish(store, planned, budgets)
-    (found,) = certificates(planned, store).values()
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
     assert found.refusal is None and found.mark == "~ tokens +100 %, masked tokens +100 %"
 
 
@@ -257,7 +258,7 @@ def test_a_task_made_from_another_corpus_is_another_task_even_where_the_corpus_i
     write({"experiments/data.yaml": PLAIN + "factors: [data], tasks: [casing]}"})
     planned = plan(project, "data", "mini")
     finish(store, planned, measure)
-    (found,) = certificates(planned, store).values()
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
     assert undeclared(found) == ["evaluation set casing"]
 
 
@@ -282,14 +283,14 @@ def test_another_program_or_library_refuses_the_verdict_unless_it_is_admitted(
     refused = refusals(planned, store)
     assert told in refused["dynamic"] and list(refused) == ["dynamic"]
     assert refusals(planned, store, {what}) == {}
-    (found,) = certificates(planned, store, {what}).values()
+    (found,) = certificates(planned, Finished(store, planned.runs), {what}).values()
     assert next(line.status for line in found.lines if line.what == what) == "shown"
 
 
 def test_a_card_that_only_one_arm_ran_on_refuses_the_verdict(planned: Plan, store: Store, measure: Any) -> None:
     mine = arm("dynamic")
     finish(store, planned, measure, more=lambda run, stage: {"device": "NVIDIA T4"} if mine(run, stage) else {})
-    assert certificates(planned, store)["dynamic"].mark == "✗ card"
+    assert certificates(planned, Finished(store, planned.runs))["dynamic"].mark == "✗ card"
     assert refusals(planned, store, {"card"}) == {}
 
 

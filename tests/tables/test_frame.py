@@ -9,6 +9,7 @@ from paribus.plan.stages import Stage
 from paribus.project import Project, find
 from paribus.spec.experiment import GLUE_AVERAGES
 from paribus.spec.finetuning import Point
+from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.frame import SCHEMA, averages, chosen, frame, states
 from paribus.tables.table import experiment_table
@@ -30,13 +31,13 @@ def last_of(planned: Plan, label: str) -> PlannedRun:
 
 
 def test_an_empty_store_is_an_empty_frame_of_the_same_columns(planned: Plan, store: Store) -> None:
-    found = frame(planned, store)
+    found = frame(planned, Finished(store, planned.runs))
     assert (found.height, found.schema) == (0, pl.Schema(SCHEMA))
 
 
 def test_every_measurement_is_a_row(planned: Plan, store: Store, fill: Fill) -> None:
     fill(store, planned)
-    found = frame(planned, store)
+    found = frame(planned, Finished(store, planned.runs))
     # A run: vocabulary 3, pack 2, pretrain 2, evaluate 5, majority 2 + 1;
     # tunings 2 rates x 2 restarts x (2 + 1) metrics x 2 splits.
     assert found.height == 6 * (3 + 2 + 2 + 5 + 3 + 24)
@@ -68,7 +69,7 @@ def test_the_rate_is_chosen_on_select_and_reported_on_dev(planned: Plan, store: 
         ]
 
     fill(store, planned, measure)
-    found = chosen(planned, frame(planned, store))
+    found = chosen(planned, frame(planned, Finished(store, planned.runs)))
     assert found.columns == ["arm", "seed", "run", "task", *Point._fields, "metric", "value"]
     assert found.height == 6 * 2  # two metrics; restarts are averaged, not counted
     assert found["lr"].to_list() == [3e-3] * 12
@@ -81,7 +82,7 @@ def test_a_tie_goes_to_the_smaller_rate(planned: Plan, store: Store, fill: Fill)
         return [("mcc", split, 0.5) for split in ("select", "dev")] if stage.kind == "finetune" else []
 
     fill(store, planned, measure)
-    assert set(chosen(planned, frame(planned, store))["lr"]) == {1e-3}
+    assert set(chosen(planned, frame(planned, Finished(store, planned.runs)))["lr"]) == {1e-3}
 
 
 def test_a_finetuning_that_diverged_loses_the_choice_and_takes_no_score_away(
@@ -94,7 +95,7 @@ def test_a_finetuning_that_diverged_loses_the_choice_and_takes_no_score_away(
         return [(stage.spec.task.metrics[0], split, 0.1) for split in ("select", "dev")]
 
     fill(store, planned, measure)
-    found = chosen(planned, frame(planned, store))
+    found = chosen(planned, frame(planned, Finished(store, planned.runs)))
     assert set(found["lr"]) == {3e-3}
     first = found.filter(pl.col("metric").is_in(["mcc", "f1"]))
     assert len(first) == len(planned.runs) * 2, "a score for each run and task"
@@ -106,7 +107,7 @@ def test_a_finetuning_that_diverged_loses_the_choice_and_takes_no_score_away(
 def test_an_unfinished_grid_has_no_score(planned: Plan, store: Store, fill: Fill) -> None:
     run = last_of(planned, "dynamic")
     fill(store, planned, missing=[stages(run, "finetune")[0].key])
-    found = chosen(planned, frame(planned, store))
+    found = chosen(planned, frame(planned, Finished(store, planned.runs)))
     mine = found.filter(pl.col("metric") != "accuracy", arm="dynamic")
     seeds = {task: sorted(rows["seed"]) for (task,), rows in mine.group_by("task")}
     assert seeds == {"grammar": [0, 1], "casing": [0, 1, 2]}
@@ -120,7 +121,7 @@ def test_runs_are_done_diverged_failed_or_missing(planned: Plan, store: Store, f
         missing=[stages(runs["static", 1], "evaluate")[0].key, stages(runs["dynamic", 2], "pretrain")[0].key],
         diverged=[stages(runs["dynamic", 0], "pretrain")[0].key],
     )
-    assert states(planned, store, failed={runs["dynamic", 2].key, runs["static", 0].key}) == {
+    assert states(planned, Finished(store, planned.runs), failed={runs["dynamic", 2].key, runs["static", 0].key}) == {
         ("static", 0): "done",  # it was tried again since
         ("static", 1): "missing",
         ("static", 2): "done",
@@ -143,7 +144,7 @@ def test_a_protocol_that_chooses_on_dev_chooses_by_dev_and_its_columns_are_marke
         return [(stage.spec.task.metrics[0], "dev", (0.6 if at else 0.5) + (0, 0.01, 0.5)[stage.spec.restart])]
 
     fill(store, planned, measure)
-    found = chosen(planned, frame(planned, store))
+    found = chosen(planned, frame(planned, Finished(store, planned.runs)))
     assert set(found["lr"]) == {3e-3} and found["value"].to_list() == pytest.approx([0.61] * 4)  # the median
     table = experiment_table(planned, store)
     assert [column.label for column in table.columns if "†" in column.label] == ["grammar mcc †", "casing f1 †"]

@@ -9,17 +9,18 @@ import time
 from collections.abc import Sequence
 
 
-def _timed(argv: Sequence[str]) -> tuple[float, float]:
-    """CPU and wall seconds of one run of `python -m paribus ARGV`."""
+def timed(argv: Sequence[str]) -> tuple[float, float]:
+    """CPU and wall seconds of one run of `python ARGV`."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run([sys.executable, "-m", "paribus", *argv], check=True, stdout=subprocess.DEVNULL, env=os.environ)
+    subprocess.run([sys.executable, *argv], check=True, stdout=subprocess.DEVNULL, env=os.environ)
     wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
 
 
 def _report(argv: Sequence[str], repeats: int) -> None:
-    _timed(argv)  # the first run compiles
-    cpu, wall = zip(*(_timed(argv) for _ in range(repeats)), strict=True)
+    command = ["-m", "paribus", *argv]
+    timed(command)  # the first run compiles
+    cpu, wall = zip(*(timed(command) for _ in range(repeats)), strict=True)
     medians = f"{statistics.median(cpu):6.2f} s CPU  {statistics.median(wall):6.2f} s wall"
     print(f"{medians}  (median of {repeats}, CPU {min(cpu):.2f} to {max(cpu):.2f})  paribus {' '.join(argv)}")
 

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.project import Project
+from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates
 from paribus.tables.frame import states
@@ -55,12 +56,12 @@ class Content:
     @cached_property
     def certificates(self) -> Mapping[str, Certificate]:
         """Arm to what differs between it and the baseline."""
-        return certificates(self.plan, self.store)
+        return certificates(self.plan, Finished(self.store, self.plan.runs))
 
     @cached_property
     def states(self) -> Mapping[tuple[str, int], str]:
         """(arm, seed) to what `paribus.tables.frame.states` calls it, or 'running'."""
-        found = states(self.plan, self.store, self.failed)
+        found = states(self.plan, Finished(self.store, self.plan.runs), self.failed)
         for run in self.plan.runs:
             at = run.arm.label, run.seed
             if found[at] == "missing" and self.store.worker(run.key):

@@ -10,6 +10,8 @@ from paribus.spec.finetuning import Point
 
 def over_restarts(scores: Sequence[float], how: Literal["mean", "median"]) -> float:
     """The mean or median of a point's restarts; no number where one of them diverged."""
+    if len(scores) == 1:
+        return scores[0]
     if any(map(math.isnan, scores)):
         return math.nan
     return fmean(scores) if how == "mean" else median(scores)

@@ -13,6 +13,7 @@
     tables/                  tables as files
     provenance/DIGEST.json   commit, diff and package versions, once for all stages they apply to
     corrupt/                 stages that failed their checksum, set aside
+    index-1.parquet          what tables read of stages/, a cache (store/index.py)
 
 Finished is a rename: a folder gets its name when all of it is written and synced, so resume, dedupe and "is it there?"
 are one question.  A crash, a torn write or a full disk leaves at most a folder in doing/.
@@ -158,17 +159,26 @@ class Store:
             if (kind is None or key.startswith(kind + "-")) and self.has(key):
                 yield self.record(key)
 
-    def rows(self, key: str) -> list[dict[str, Any]]:
-        """The measurements of a finished stage: metric, split, value, n, and whatever else the stage says."""
-        if not self.has(key):
-            return []
-        path = self.folder(key) / "rows.jsonl"
+    def finished(self, key: str) -> tuple[dict[str, Any], list[dict[str, Any]]] | None:
+        """The record and the rows of a stage; None unless it is finished. Corrupt where it does not match its checksum.
+
+        Rows are measurements: metric, split, value, n, and whatever else the stage says.
+        """
+        try:
+            record, path = self.record(key), self.folder(key) / "rows.jsonl"
+        except FileNotFoundError:
+            return None
         with _whole(path):
             content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != self.record(key)["files"]["rows.jsonl"]["sha256"]:
+        if hashlib.sha256(content).hexdigest() != record["files"]["rows.jsonl"]["sha256"]:
             self.set_aside(key)
             raise Corrupt(f"{path}: does not match its checksum; set aside in {self.root / 'corrupt'}, run it again")
-        return [json.loads(line) for line in content.splitlines()]
+        return record, [json.loads(line) for line in content.splitlines()]
+
+    def rows(self, key: str) -> list[dict[str, Any]]:
+        """The rows of a stage, none unless it is finished."""
+        finished = self.finished(key)
+        return finished[1] if finished else []
 
     def curve(self, key: str) -> list[dict[str, Any]]:
         """The learning curve of a stage, finished or in progress: a list of {"step": s, name: value, ...}."""

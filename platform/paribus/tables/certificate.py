@@ -15,6 +15,8 @@ from functools import cache
 from statistics import median
 from typing import Any, Literal
 
+import polars as pl
+
 from paribus.files import read_cache
 from paribus.plan.arms import Arm
 from paribus.plan.estimate import Cost, cost_key
@@ -23,7 +25,7 @@ from paribus.plan.runs import PlannedRun
 from paribus.spec.base import canonical
 from paribus.spec.run import Run
 from paribus.spec.task import Task
-from paribus.store.store import Store
+from paribus.store.index import Finished
 
 Status = Literal["equal", "declared", "follows", "shown", "UNDECLARED"]
 """declared: what the factor sets. follows: moved with it. shown: for the reader; it moves no number but a clock's."""
@@ -66,13 +68,13 @@ class Side:
     trials: int | None = None
     cost: Cost | None = None
 
-    def done(self, finished: Collection[str], read: "Reader") -> list[int]:
+    def done(self, finished: Finished) -> list[int]:
         """The seeds whose runs are finished and did not diverge."""
         return [
             seed
             for seed, run in sorted(self.runs.items())
-            if all(stage.key in finished for stage in run.stages)
-            and read.record(run.pretrained.key).get("outcome") == "done"
+            if all(stage.key in finished.records for stage in run.stages)
+            and finished.records[run.pretrained.key]["outcome"] == "done"
         ]
 
 
@@ -149,50 +151,28 @@ def cost_of(run: Run, known: Mapping[str, Any]) -> Cost | None:
     return Cost(**found) if found else None
 
 
-def certificates(plan: Plan, store: Store, allow: Collection[str] = ()) -> dict[str, Certificate]:
+def certificates(plan: Plan, finished: Finished, allow: Collection[str] = ()) -> dict[str, Certificate]:
     """That of each arm but the baseline against the baseline, by label, for arms of which something is finished."""
-    known, finished, read = read_cache(store.root / "costs.json"), store.keys(), Reader(store)
+    known = read_cache(finished.store.root / "costs.json")
     baseline = side(plan, plan.baseline, known)
     arms = [side(plan, arm, known) for arm in plan.arms[1:]]
-    begun = [arm for arm in arms if any(run.pretrained.key in finished for run in arm.runs.values())]
-    return {arm.name: certify(arm, baseline, read, finished, allow) for arm in begun}
+    begun = [arm for arm in arms if any(run.pretrained.key in finished.records for run in arm.runs.values())]
+    return {arm.name: certify(arm, baseline, finished, allow) for arm in begun}
 
 
 # --- the comparison --------------------------------------------------------------------------------------------------
 
 
-class Reader:
-    """Records, rows and provenance of a store, each read once."""
-
-    def __init__(self, store: Store) -> None:
-        self.record, self.rows = cache(lambda key: _record(store, key)), cache(store.rows)
-        self.provenance = cache(lambda digest: _provenance(store, digest))
-
-
-def _record(store: Store, key: str) -> dict[str, Any]:
-    try:
-        return store.record(key)
-    except FileNotFoundError:  # a folder without its record is no finished stage
-        return {}
-
-
-def _provenance(store: Store, digest: str) -> dict[str, Any]:
-    # Without what it stands for, the digest alone still tells one from another.
-    return store.provenance(digest) or {"code": digest, "python": digest}
-
-
-def certify(
-    one: Side, other: Side, read: Reader, finished: Collection[str], allow: Collection[str] = ()
-) -> Certificate:
-    """Compare two sides. `finished`: the keys of finished stages; `allow`: some of ALLOWED."""
+def certify(one: Side, other: Side, finished: Finished, allow: Collection[str] = ()) -> Certificate:
+    """Compare two sides. `finished`: of the stages of both; `allow`: some of ALLOWED."""
     declared = _declared(one, other)
-    made = [_made(side, read, finished) for side in (one, other)]
+    made = [_made(side, finished) for side in (one, other)]
     lines = [
         *_settings(one, other, declared),
-        *_repeats(one, other, read, finished),
+        *_repeats(one, other, finished),
         *_data(one, other),
-        *_amounts(one, other, declared, read, finished),
-        *_environment(made, read),
+        *_amounts(one, other, declared, finished),
+        *_environment(made, finished),
     ]
     return Certificate(
         one.name,
@@ -203,7 +183,9 @@ def certify(
             else line
             for line in lines
         ),
-        frozenset(code for each in made for ways in set(each.values()) for way in ways for code in _code(read, way)),
+        frozenset(
+            code for each in made for ways in set(each.values()) for way in ways for code in _code(finished, way)
+        ),
     )
 
 
@@ -249,10 +231,10 @@ def _status(path: str, declared: Collection[str], both: bool) -> Status:
     return "follows" if not both and any(path.startswith(kind) for kind in kinds) else "UNDECLARED"
 
 
-def _repeats(one: Side, other: Side, read: Reader, finished: Collection[str]) -> Iterable[Line]:
+def _repeats(one: Side, other: Side, finished: Finished) -> Iterable[Line]:
     """Seeds that were asked for and that are done, and trials of the tuning."""
     asked = [sorted(side.runs) for side in (one, other)]
-    done = [side.done(finished, read) for side in (one, other)]
+    done = [set(side.done(finished)) for side in (one, other)]
     yield Line("Repeats", "seeds", asked[0], asked[1], _equal(*asked))
     if asked[0] == asked[1]:
         missing = [[seed for seed in asked[0] if seed not in seeds] for seeds in done]
@@ -277,11 +259,9 @@ def _data(one: Side, other: Side) -> Iterable[Line]:
         yield Line("Data", f"evaluation set {name}", keys[0], keys[1], _equal(*keys))
 
 
-def _amounts(
-    one: Side, other: Side, declared: Collection[str], read: Reader, finished: Collection[str]
-) -> Iterable[Line]:
+def _amounts(one: Side, other: Side, declared: Collection[str], finished: Finished) -> Iterable[Line]:
     """How large, how much, how long: medians over the seeds. Tokens and updates may move with a budget only."""
-    mine, theirs = (_measures(side, read, finished) for side in (one, other))
+    mine, theirs = (_measures(side, finished) for side in (one, other))
     imported = bool(one.arm.run.pretrained or other.arm.run.pretrained)
     budget = imported or any(path.startswith("budget") for path in declared)
     for what in mine:
@@ -295,27 +275,30 @@ def _amounts(
         yield Line("Amounts", what, mine[what], theirs[what], status)
 
 
-def _measures(side: Side, read: Reader, finished: Collection[str]) -> dict[str, float | None]:
-    keys = [run.pretrained.key for run in side.runs.values() if run.pretrained.key in finished]
-    records = [record for key in keys if (record := read.record(key)).get("outcome") == "done"]
-    rows = [{row["metric"]: row["value"] for row in read.rows(record["key"])} for record in records]
+def _measures(side: Side, finished: Finished) -> dict[str, float | None]:
+    keys = [run.pretrained.key for run in side.runs.values()]
+    done = [key for key in keys if finished.records.get(key, {}).get("outcome") == "done"]
+    records = [finished.records[key] for key in done]
+    of_pretraining = finished.rows.filter(pl.col("key").is_in(done))
+    rows = dict(of_pretraining.group_by("metric").agg("value").iter_rows())
 
-    def over(found: Iterable[Any]) -> float | None:
+    def over(found: Iterable[float | None]) -> float | None:
         known = [value for value in found if value is not None]
-        return median(known) if known else None
+        middle = median(known) if known else None
+        return int(middle) if middle and middle.is_integer() else middle  # counts are read as such
 
     run, cost = side.arm.run, side.cost
-    tokens = over(each.get("tokens") for each in rows)
+    tokens = over(rows.get("tokens", ()))
     return {
-        "parameters": over(each.get("parameters") for each in rows) if rows or not cost else cost.parameters,
+        "parameters": over(rows.get("parameters", ())) if rows or not cost else cost.parameters,
         "parameters, non-embedding": cost.parameters - cost.embedding if cost else None,
         "FLOPs": cost.train_flops_a_token * tokens if cost and tokens else None,
         "tokens": tokens,
         "masked tokens": run.objective.rate * tokens if tokens else None,
-        "updates": over(each.get("updates") for each in rows),
+        "updates": over(rows.get("updates", ())),
         "tokens an update": None if run.pretrained else run.budget.batch_tokens,
-        "wall seconds": over(each.get("seconds") for each in records),
-        "peak memory (MiB)": over(each.get("peak_memory_mb") for each in records),
+        "wall seconds": over(each["seconds"] for each in records),
+        "peak memory (MiB)": over(each["peak_memory_mb"] for each in records),
     }
 
 
@@ -328,12 +311,12 @@ Made = dict[tuple[int, str], frozenset[Way]]
 """Seed and kind of stage to the ways in which those stages were made."""
 
 
-def _environment(made: Sequence[Made], read: Reader) -> Iterable[Line]:
+def _environment(made: Sequence[Made], finished: Finished) -> Iterable[Line]:
     """What made the runs: compared seed by seed and kind of stage by kind of stage, where both sides have it."""
     both = made[0].keys() & made[1].keys()
     pairs = {(made[0][at], made[1][at]) for at in both if made[0][at] != made[1][at]}
     for what, of in (("code", _code), ("commit", _commit), ("libraries", _libraries), ("card", _card), ("host", _host)):
-        told = cache(lambda ways, of=of: frozenset(itertools.chain.from_iterable(of(read, way) for way in ways)))
+        told = cache(lambda ways, of=of: frozenset(itertools.chain.from_iterable(of(finished, way) for way in ways)))
         moved = {item for mine, theirs in pairs for item in told(mine) ^ told(theirs)}
         if what == "libraries":
             moved = {item for item in moved if _matters(item.partition(" ")[0])}
@@ -346,41 +329,50 @@ def _environment(made: Sequence[Made], read: Reader) -> Iterable[Line]:
             yield Line("Made by", what, short or all_[0], short or all_[1], "equal")
 
 
-def _made(side: Side, read: Reader, finished: Collection[str]) -> Made:
+def _made(side: Side, finished: Finished) -> Made:
     """Seed and kind of stage to the ways in which its stages were made."""
-    found: dict[tuple[int, str], set[Way]] = {}
+    found: Made = {}
+    alone = cache(lambda way: frozenset([way]))
     for seed, run in side.runs.items():
         for stage in run.stages:
-            if stage.key in finished and (record := read.record(stage.key)):
-                way = (record["provenance"], record.get("device"), record.get("driver"), record.get("matmul"))
-                found.setdefault((seed, stage.kind), set()).add(way)
-    return {at: frozenset(ways) for at, ways in found.items()}
+            if record := finished.records.get(stage.key):
+                way, at = (
+                    alone((record["provenance"], record["device"], record["driver"], record["matmul"])),
+                    (seed, stage.kind),
+                )
+                found[at] = found[at] | way if at in found else way
+    return found
 
 
-def _code(read: Reader, way: Way) -> list[str]:
+def _provenance(finished: Finished, digest: str) -> dict[str, Any]:
+    # Without what it stands for, the digest alone still tells one from another.
+    return finished.provenance(digest) or {"code": digest, "python": digest}
+
+
+def _code(finished: Finished, way: Way) -> list[str]:
     """The program by its digest; where that is not recorded, by commit and changes."""
-    found = read.provenance(way[0])
-    return [str(found["code"])] if found.get("code") else _commit(read, way)
+    found = _provenance(finished, way[0])
+    return [str(found["code"])] if found.get("code") else _commit(finished, way)
 
 
-def _commit(read: Reader, way: Way) -> list[str]:
-    found = read.provenance(way[0])
+def _commit(finished: Finished, way: Way) -> list[str]:
+    found = _provenance(finished, way[0])
     return [f"{found.get('commit', '')[:9] or 'none'}{' with changes' if found.get('diff') else ''}"]
 
 
-def _libraries(read: Reader, way: Way) -> list[str]:
-    found = read.provenance(way[0])
+def _libraries(finished: Finished, way: Way) -> list[str]:
+    found = _provenance(finished, way[0])
     return [f"python {found.get('python')}", *(f"{name} {v}" for name, v in found.get("packages", {}).items())]
 
 
-def _card(read: Reader, way: Way) -> list[str]:
+def _card(finished: Finished, way: Way) -> list[str]:
     _, device, driver, matmul = way
     told = [device, driver and f"driver {driver}", matmul and f"fp32 products {matmul}"]
     return [", ".join(filter(None, told))] if device else []
 
 
-def _host(read: Reader, way: Way) -> list[str]:
-    return [read.provenance(way[0]).get("host", "")]
+def _host(finished: Finished, way: Way) -> list[str]:
+    return [_provenance(finished, way[0]).get("host", "")]
 
 
 def _matters(name: str) -> bool:

@@ -13,8 +13,9 @@ from paribus.plan.stages import Stages
 from paribus.project import Project
 from paribus.spec.load import suggest
 from paribus.spec.run import Run
+from paribus.store.index import Finished
 from paribus.store.store import Store
-from paribus.tables.certificate import ALLOWED, Certificate, Line, Reader, Side, certify, cost_of, percent, shown, side
+from paribus.tables.certificate import ALLOWED, Certificate, Line, Side, certify, cost_of, percent, shown, side
 from paribus.tables.table import Cell, Column, Row, Table
 
 
@@ -73,7 +74,7 @@ def of_run(project: Project, store: Store, queued: Queued) -> Side:
 
 def compare(one: Side, other: Side, store: Store, allow: set[str]) -> Certificate:
     """The certificate of `one` against `other`; `allow` as for verdicts."""
-    return certify(one, other, Reader(store), store.keys(), allow)
+    return certify(one, other, Finished(store, [*one.runs.values(), *other.runs.values()]), allow)
 
 
 def table(found: Certificate) -> Table:

@@ -12,7 +12,7 @@ from paribus.plan.plan import Plan
 from paribus.plan.stages import PairTest, Stage, TaskTuning
 from paribus.spec.finetuning import Point
 from paribus.spec.task import Task
-from paribus.store.store import Store
+from paribus.store.index import Finished
 
 SCHEMA = {
     "arm": pl.String,
@@ -35,48 +35,42 @@ SCHEMA = {
 }
 
 
-def frame(plan: Plan, store: Store) -> pl.DataFrame:
+def frame(plan: Plan, finished: Finished) -> pl.DataFrame:
     """Everything measured for `plan`, a row a measurement, with the columns of SCHEMA.
 
     `stage` is the stage's kind, `run` and `key` are content keys, `n` is the number of items measured. `task` is 'mlm'
     for the held-out loss ('generator' and 'rtd' after replaced-token detection), the task's name for its baseline,
     fine-tunings and minimal pairs, else null. Losses are in nats, scores of
-    tasks are fractions. A stage that several runs share appears in each.
+    tasks are fractions. A stage that several runs share appears in each. A fine-tuning that diverged has a score that
+    is no number, which no choice of a rate takes.
     """
-    finished = store.keys()
-    measured: dict[str, list[dict[str, Any]]] = {}
-    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA}
-    appends = [column.append for column in columns.values()]
-    for run in plan.runs:
-        for stage in run.stages:
-            if stage.key not in finished:
-                continue
-            if stage.key not in measured:
-                measured[stage.key] = store.rows(stage.key) or _diverged(stage)
-            start = (run.arm.label, run.arm.baseline, run.seed, run.key, stage.kind, stage.key)
-            task, *recipe = _recipe(stage)
-            for row in measured[stage.key]:
-                values = (
-                    *start,
-                    row.get("task", task),
-                    *recipe,
-                    row["metric"],
-                    row["split"],
-                    row["value"],
-                    row["n"],
-                )
-                for append, value in zip(appends, values, strict=True):
-                    append(value)
-    return pl.DataFrame(columns, schema=SCHEMA)
+    of_run = {
+        "arm": [run.arm.label for run in plan.runs for _ in run.stages],
+        "baseline": [run.arm.baseline for run in plan.runs for _ in run.stages],
+        "seed": [run.seed for run in plan.runs for _ in run.stages],
+        "run": [run.key for run in plan.runs for _ in run.stages],
+        "key": [stage.key for run in plan.runs for stage in run.stages],
+    }
+    stages = {stage.key: stage for run in plan.runs for stage in run.stages if stage.key in finished.records}
+    told = [(stage.kind, key, *_recipe(stage)) for key, stage in stages.items()]
+    of_stage = {name: SCHEMA[name] for name in ("stage", "key", "task", *Point._fields, "restart")}
+    empty = stages.keys() - set(finished.rows["key"])
+    lost = [(key, *row) for key in sorted(empty) for row in _diverged(stages[key])]
+    measured = pl.concat([finished.rows, pl.DataFrame(lost, finished.rows.schema, orient="row")])
+    return (
+        pl.DataFrame(of_run, {name: SCHEMA[name] for name in of_run})
+        .join(pl.DataFrame(told, of_stage, orient="row"), on="key", maintain_order="left")
+        .join(measured, on="key", maintain_order="left_right", suffix="_measured")
+        .with_columns(pl.coalesce("task_measured", "task").alias("task"))
+        .select(SCHEMA.keys())
+    )
 
 
-def _diverged(stage: Stage) -> list[dict[str, Any]]:
-    """What a fine-tuning that diverged counts as: a score that is no number, which no choice of a rate takes."""
+def _diverged(stage: Stage) -> list[tuple[Any, ...]]:
+    """What a fine-tuning that measured nothing counts as: it diverged."""
     if not isinstance(stage.spec, TaskTuning):
         return []
-    splits = {stage.spec.choose_on, "dev"}
-    lost = {"metric": stage.spec.task.metrics[0], "value": math.nan, "n": None}
-    return [{**lost, "split": split} for split in sorted(splits)]
+    return [(None, stage.spec.task.metrics[0], split, math.nan, None) for split in {stage.spec.choose_on, "dev"}]
 
 
 def _recipe(stage: Stage) -> tuple[str | float | None, ...]:
@@ -89,21 +83,16 @@ def _recipe(stage: Stage) -> tuple[str | float | None, ...]:
     return task, *[None] * len(Point._fields), None
 
 
-def states(plan: Plan, store: Store, failed: Collection[str] = ()) -> dict[tuple[str, int], str]:
+def states(plan: Plan, finished: Finished, failed: Collection[str] = ()) -> dict[tuple[str, int], str]:
     """Each run (arm, seed) as done, diverged, failed, missing, or untuned: known when the tuning of its arm is done.
 
     `failed` are the runs' keys the queue gave up on.
     """
-    finished = store.keys()
-    outcomes: dict[str, str] = {}
     found = {(arm.label, seed): "untuned" for arm in plan.untuned for seed in range(plan.seeds)}
     for run in plan.runs:
-        pretrain = run.pretrained.key
-        if pretrain in finished and pretrain not in outcomes:
-            outcomes[pretrain] = store.record(pretrain)["outcome"]
-        if outcomes.get(pretrain) == "diverged":
+        if finished.records.get(run.pretrained.key, {}).get("outcome") == "diverged":
             state = "diverged"
-        elif all(stage.key in finished for stage in run.stages):
+        elif all(stage.key in finished.records for stage in run.stages):
             state = "done"
         else:
             state = "failed" if run.key in failed else "missing"
@@ -123,11 +112,9 @@ def chosen(plan: Plan, frame: pl.DataFrame) -> pl.DataFrame:
     recipes = {(arm.label, name): arm.run.finetuning.of(task) for arm in plan.arms for name, task in tasks.items()}
     scores: dict[tuple[Any, ...], dict[tuple[str, str], dict[Point, list[float]]]] = {}
     rows = frame.filter(pl.col("stage") == "finetune").sort(*Point._fields, "restart")
-    for *run, metric, split, value, lr, batch_items, epochs, warmup, dropout in rows.select(
-        "arm", "seed", "run", "task", "metric", "split", "value", *Point._fields
-    ).iter_rows():
-        of = scores.setdefault(tuple(run), {}).setdefault((metric, split), {})
-        of.setdefault(Point(lr, batch_items, epochs, warmup, dropout), []).append(value)
+    for row in rows.select("arm", "seed", "run", "task", "metric", "split", *Point._fields, "value").iter_rows():
+        of = scores.setdefault(row[:4], {}).setdefault(row[4:6], {})
+        of.setdefault(Point._make(row[6:-1]), []).append(row[-1])
     found = []
     for (arm, seed, run, task), measured in sorted(scores.items()):
         recipe, first = recipes[arm, task], tasks[task].metrics[0]

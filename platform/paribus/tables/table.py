@@ -22,6 +22,7 @@ from paribus.spec.table import Column as PaperColumn
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
 from paribus.spec.task import MinimalPairs, Task
+from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates, foot
 from paribus.tables.frame import averages, chosen, frame, states
@@ -195,14 +196,15 @@ def experiment_table(
     `finished`: what the experiment's queue has finished, the key of a run to its seed; those that are none of the
     plan's are counted. `compared`: what `certificates` gave, where the caller has it already.
     """
-    measured, found = frame(plan, store), states(plan, store, failed)
+    stages = Finished(store, plan.runs)
+    measured, found = frame(plan, stages), states(plan, stages, failed)
     untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
     tried = any(tuning.done for tuning in plan.tunings)
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
         layout = _Layout(plan, store, measured, found, paper, finished=finished)
         return replace(paper_table(paper, note), warnings=layout.warnings()) if paper else layout.table(note)
-    compared = certificates(plan, store, allow) if compared is None else compared
+    compared = certificates(plan, stages, allow) if compared is None else compared
     layout = _Layout(plan, store, measured, found, paper, compared, finished)
     return layout.table(*foot(layout.certificates, allow))
 
