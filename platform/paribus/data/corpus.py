@@ -12,7 +12,6 @@ import importlib.metadata
 import io
 import json
 import math
-import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
@@ -154,17 +153,17 @@ class Sentences:
 
 
 @cache
-def _invisible() -> re.Pattern[str]:
+def _invisible() -> frozenset[str]:
     """Control and format characters that are no white space."""
     characters = map(chr, range(sys.maxunicode + 1))
-    found = [c for c in characters if unicodedata.category(c) in ("Cc", "Cf") and not c.isspace()]
-    return re.compile(f"[{re.escape(''.join(found))}]+")
+    return frozenset(c for c in characters if unicodedata.category(c) in ("Cc", "Cf") and not c.isspace())
 
 
 def to_document(text: str, sentences: str) -> Document:
     """A text as paragraphs of sentences; control characters go, white space folds, Unicode is composed (NFC)."""
     text = unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
-    text = _invisible().sub("", text)
+    if found := _invisible() & set(text):
+        text = text.translate(dict.fromkeys(map(ord, found)))
     if sentences == "lines":
         blocks = text.split("\n\n")
         paragraphs = [tuple(" ".join(line.split()) for line in block.splitlines() if line.strip()) for block in blocks]

@@ -73,7 +73,7 @@ class Shards:
     def _submit(self, *call: Any) -> "Future[None]":
         if self._pool is None:
             # Not forked: polars hangs after a fork.
-            self._pool = ProcessPoolExecutor(self._workers, get_context("spawn"), _end_with_parent)
+            self._pool = ProcessPoolExecutor(self._workers, get_context("spawn"), _begin)
         return self._pool.submit(*call)
 
     def _ready(self, path: Path, made: "Future[None] | None") -> Path:
@@ -98,8 +98,9 @@ def _write(make: Callable[[T, Path], None], task: T, path: Path) -> None:
         partial.rename(path)
 
 
-def _end_with_parent() -> None:
+def _begin() -> None:
     """Let this process end when the one that started it was killed; Ctrl-C is the other's to answer."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many processes as cores
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
     assert parent

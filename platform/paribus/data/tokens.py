@@ -6,6 +6,7 @@ shard folder: an array a file, see Tokens; or counts.npy, see `statistics`
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache, partial
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from paribus.data.vocabulary import UNK, Numbers, Vocabulary
 from paribus.data.words import Texts
 
 WORD_GOES_ON = np.uint32(2**31)
-REMEMBERED = 2**17
+REMEMBERED = 2**18
 """Units that are remembered, some 100 MB of them; then all are forgotten."""
 
 
@@ -40,6 +41,14 @@ class Tokens:
     unknown: NDArray[np.int32]
 
 
+class _Numbered(dict[str, int]):
+    """Numbers what it is asked for in the order of the first time."""
+
+    def __missing__(self, unit: str) -> int:
+        number = self[unit] = len(self)
+        return number
+
+
 class Tokeniser:
     """Encodes documents by a vocabulary."""
 
@@ -48,15 +57,14 @@ class Tokeniser:
         self._forget()
 
     def _forget(self) -> None:
-        self._known: dict[str, int] = {}
-        self._units = [_encoded(self._vocabulary, [])]
+        self._known = _Numbered()
+        self._table = _encoded(self._vocabulary, [])
 
     def __call__(self, documents: Iterable[Document]) -> Tokens:
         """The tokens of `documents`."""
         sentences = [document.sentences for document in documents]
         cut = [self._cut(text) for texts in sentences for text in texts]
-        units = [unit for found in cut for unit in found]
-        tokens = self._known_units(units)
+        tokens = self._known_units(list(chain.from_iterable(cut)))
         ends = np.cumsum(np.concatenate([[0], tokens.sentences]))
         lengths = np.array([len(found) for found in cut], dtype=np.int64)
         return Tokens(
@@ -83,12 +91,10 @@ class Tokeniser:
         """The tokens of units one after another; each counts as a sentence, and as a document of as many words."""
         if len(self._known) > REMEMBERED:
             self._forget()
-        known = self._known
-        new = [unit for unit in dict.fromkeys(units) if unit not in known]
-        known |= {unit: number for number, unit in enumerate(new, len(known))}
-        self._units = [_joined([*self._units, _encoded(self._vocabulary, new)])]
-        (table,) = self._units
-        chosen = np.fromiter(map(known.__getitem__, units), np.int64, len(units))
+        before = len(self._known)
+        chosen = np.fromiter(map(self._known.__getitem__, units), np.int64, len(units))
+        new = _encoded(self._vocabulary, list(islice(self._known, before, None)))
+        table = self._table = _joined([self._table, new])
         tokens, words = _ranges(table.sentences, chosen), _ranges(table.documents, chosen)
         counts = table.documents[chosen]
         numbers = table.numbers[tokens] + np.repeat(np.cumsum(counts) - counts, table.sentences[chosen])

@@ -12,7 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -60,7 +60,7 @@ class Vocabulary:
     """
 
     def __init__(
-        self, pieces: Sequence[str], encode: Callable[[Sequence[str]], list[Encoded]], units: Units = "sentences"
+        self, pieces: Sequence[str], encode: Callable[[Sequence[str]], Pieces], units: Units = "sentences"
     ) -> None:
         self.pieces = list(pieces)
         self._encode = encode
@@ -82,11 +82,7 @@ class Vocabulary:
 
     def encode_flat(self, texts: Texts) -> Pieces:
         """The pieces of all texts."""
-        found = self._encode(texts.texts)
-        counts = np.array([len(encoded.ids) for encoded in found], dtype=np.int64)
-        ids = np.fromiter(chain.from_iterable(encoded.ids for encoded in found), np.int64, counts.sum())
-        offsets = chain.from_iterable(chain.from_iterable(encoded.spans for encoded in found))
-        return _placed(texts, ids, np.fromiter(offsets, np.int64, 2 * len(ids)).reshape(-1, 2), counts)
+        return _placed(texts, self._encode(texts.texts))
 
 
 def make(tokenizer: Tokenizer, sentences: Iterable[str], out: Path) -> Vocabulary:
@@ -123,20 +119,26 @@ def _units(tokenizer: Tokenizer) -> Units:
             return "sentences"
 
 
-def _placed(texts: Texts, ids: Numbers, offsets: Numbers, counts: Numbers) -> Pieces:
+def end_to_end(counts: Iterable[int], ids: Iterable[Iterable[int]], spans: Iterable[Iterable[Iterable[int]]]) -> Pieces:
+    """The pieces of texts, from how many each has, and their ids and spans text by text."""
+    places = np.fromiter(chain.from_iterable(chain.from_iterable(spans)), np.int64).reshape(-1, 2)
+    flat = np.fromiter(chain.from_iterable(ids), np.int64)
+    return Pieces(flat, places[:, 0], places[:, 1], np.fromiter(counts, np.int64))
+
+
+def _placed(texts: Texts, found: Pieces) -> Pieces:
     """Pieces with their places, less the blanks that some kinds count as part of a word.
 
     A bare mark of a word's beginning, which `tokenizers` puts at the letter after it, has an empty place before it.
     """
-    text = np.repeat(np.arange(len(counts)), counts)
+    text = np.repeat(np.arange(len(found.counts)), found.counts)
     begins = texts.begins[text]
-    starts = np.minimum(texts.next_letters[begins + offsets[:, 0]] - begins, offsets[:, 1])
-    ends = offsets[:, 1].copy()
+    starts, ends = np.minimum(texts.next_letters[begins + found.starts] - begins, found.ends), found.ends.copy()
     marks = np.flatnonzero(
         (text[:-1] == text[1:]) & ((starts[:-1] != starts[1:]) | (ends[:-1] != ends[1:])) & (starts[1:] < ends[:-1])
     )
     ends[marks] = np.maximum(starts[marks], starts[marks + 1])
-    return Pieces(ids, starts, ends, counts)
+    return Pieces(found.ids, starts, ends, found.counts)
 
 
 def _too_large(tokenizer: Tokenizer, possible: int) -> DataError:
@@ -250,16 +252,17 @@ def _words(tokenizer: Tokenizer, sentence: str) -> list[str]:
     return [word for word, _ in _pre_tokenizer(tokenizer).pre_tokenize_str(normal)]
 
 
-def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[str]], list[Encoded]]:
+def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[str]], Pieces]:
     """`order`: the tokenizer's own id for each of ours, where they are not the same."""
     from tokenizers import Tokenizer as Trained
 
     trained = Trained.from_file(str(folder / "tokenizer.json"))
-    ours = {id: number for number, id in enumerate(order or range(trained.get_vocab_size()))}
+    ours = np.argsort(order or range(trained.get_vocab_size()))
 
-    def encode(texts: Sequence[str]) -> list[Encoded]:
+    def encode(texts: Sequence[str]) -> Pieces:
         found = trained.encode_batch(list(texts), add_special_tokens=False)
-        return [Encoded([ours[id] for id in encoded.ids], encoded.offsets) for encoded in found]
+        pieces = end_to_end(map(len, found), (text.ids for text in found), (text.offsets for text in found))
+        return replace(pieces, ids=ours[pieces.ids])
 
     return encode
 
@@ -326,17 +329,17 @@ def _sentencepiece(
     return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
-def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]], list[Encoded]]:
+def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]], Pieces]:
     import sentencepiece
 
     trained = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     shift = size - trained.get_piece_size()
 
-    def encode(texts: Sequence[str]) -> list[Encoded]:
+    def encode(texts: Sequence[str]) -> Pieces:
         # Offsets in characters are to be asked for: those of its other formats are in bytes.
         found = trained.encode(list(texts), return_type="offset_mapping")
-        return [
-            Encoded([UNK if id == 0 else id + shift for id in pieces["ids"]], pieces["offsets"]) for pieces in found
-        ]
+        ids = [text["ids"] for text in found]
+        pieces = end_to_end(map(len, ids), ids, (text["offsets"] for text in found))
+        return replace(pieces, ids=np.where(pieces.ids == 0, UNK, pieces.ids + shift))
 
     return encode
