@@ -307,7 +307,8 @@ def _filled(pieces: _Pieces, layout: _Layout, made: Rows, flag: int = 0) -> Rows
     tokens[layout.ends] = SEP
     tokens[layout.begins[pieces.is_first] - 1] = SEP
     tokens[::length] = CLS
-    made.lengths[:] = layout.ends[np.append(layout.firsts[1:], len(pieces.lengths)) - 1] % length + 1
+    lasts = np.append(layout.firsts, len(pieces.lengths))[1:] - 1
+    made.lengths[:] = layout.ends[lasts] % length + 1
     if flag:
         made.flags[made.tokens != PAD] |= flag
     return made
