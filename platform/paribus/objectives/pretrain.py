@@ -82,7 +82,15 @@ def prepare(
     micro_rows = runtime.micro_batch_rows or max(1, MICRO_TOKENS // rows.tokens.shape[1])
     module = build_objective(spec, vocabulary, seed)
     module.micro_rows, module.ranks = micro_rows, ranks
-    return Steps(rows, spec, vocabulary, seed, micro_rows, ranks), module
+    fixed = False
+    if runtime.compile != "off":
+        if module.passes is None or runtime.strategy == "fsdp":
+            what = spec.objective.kind if module.passes is None else "--strategy fsdp"
+            print(f"--compile {runtime.compile}: not with {what}; as written", file=sys.stderr)
+        else:
+            module.passes.how, fixed = runtime.compile, True
+    pinned = device(runtime).type == "cuda"
+    return Steps(rows, spec, vocabulary, seed, micro_rows, ranks, fixed, pinned), module
 
 
 def pretrain(
@@ -159,6 +167,7 @@ def pretrain(
         "out_of_memory": module.out_of_memory,
         "devices": runtime.devices,
         "strategy": runtime.strategy,
+        "compile": module.passes.how if module.passes else "off",
         "shared_with": watch.shared_with,
     }
 
