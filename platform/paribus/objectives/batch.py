@@ -124,7 +124,8 @@ class Micro:
         """The same in memory that a GPU reads while this process goes on."""
         return replace(self, **{n: t.pin_memory() for n, t in self.tensors().items()})
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, those that are there."""
         return {f.name: tensor for f in fields(self) if (tensor := getattr(self, f.name)) is not None}
 
 
