@@ -91,7 +91,8 @@ Compile = Annotated[
 Sdpa = Annotated[
     str,
     typer.Option(
-        help="The kernel of attention taken first: auto, cudnn, flash, efficient or math.", callback=_among("sdpa", *SDPA)
+        help="The kernel of attention taken first: auto, cudnn, flash, efficient or math.",
+        callback=_among("sdpa", *SDPA),
     ),
 ]
 Format = Annotated[str, typer.Option(help="text, md, tex, html, csv or json.")]
@@ -461,6 +462,8 @@ def run(
     per_gpu: PerGpu = "1",
     devices: Devices = 1,
     strategy: Strategy = "ddp",
+    compile: Compile = "off",
+    sdpa: Sdpa = "auto",
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.cards import slots
@@ -1057,7 +1060,7 @@ def bench_train(
     from paribus.spec.run import Runtime
 
     run = sized(base, scale, dict(parse_override(text) for text in sets or ()), batch)
-    runtime = Runtime(device=device, threads=threads, sdpa=sdpa)  # type: ignore[arg-type]
+    runtime = Runtime(device=device, threads=threads, sdpa=sdpa)
     contenders = [f"compile {how}" for how in compile] + list(peer or ())
     measure_training(run, contenders, steps, repeats, runtime, f"{base}@{scale}", json_file)
 

@@ -104,7 +104,7 @@ class Clock(pl.Callback):
             self._wait()
             self.first = time.time() - self.began
         if self._where.type == "cuda":
-            mark: Any = torch.cuda.Event(enable_timing=True)
+            mark: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             mark.record()
         else:
             mark = time.perf_counter()

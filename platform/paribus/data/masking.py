@@ -71,7 +71,8 @@ def mask(
 def asked(tokens: Integers, rate: float, mask_specials: bool) -> NDArray[np.int64]:
     """How many tokens of each row are chosen, where units are single distinct tokens."""
     candidate = _candidates(tokens, mask_specials)
-    return np.minimum(_count(candidate, rate), candidate.sum(1))
+    count: NDArray[np.int64] = np.minimum(_count(candidate, rate), candidate.sum(1))
+    return count
 
 
 def _candidates(tokens: Integers, mask_specials: bool) -> Flags:
@@ -80,7 +81,8 @@ def _candidates(tokens: Integers, mask_specials: bool) -> Flags:
 
 
 def _count(candidate: Flags, rate: float) -> NDArray[np.int64]:
-    return np.maximum(np.floor(rate * candidate.sum(1) + 0.5).astype(np.int64), 1)
+    count: NDArray[np.int64] = np.maximum(np.floor(rate * candidate.sum(1) + 0.5).astype(np.int64), 1)
+    return count
 
 
 def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:

@@ -88,7 +88,8 @@ class Micro:
         def asked(tensor: Tensor | None, value: int) -> Tensor | None:
             return None if tensor is None else F.pad(tensor, (0, rows - count), value=value)
 
-        padding_BT = longer(self.padding_BT, 1, padded)
+        tokens_BT, padding_BT = longer(self.tokens_BT, PAD, True), longer(self.padding_BT, 1, padded)
+        assert tokens_BT is not None
         blocked_BTT = self.blocked_BTT
         if blocked_BTT is not None:
             blocked_BTT = F.pad(blocked_BTT, (0, length - width, 0, length - width), value=True)
@@ -97,7 +98,7 @@ class Micro:
             blocked_BTT = torch.cat([blocked_BTT, blocked_BTT[:1].expand(rows - count, length, length)])
         return replace(
             self,
-            tokens_BT=longer(self.tokens_BT, PAD, True),
+            tokens_BT=tokens_BT,
             padding_BT=None if padding_BT is None else padding_BT.bool(),
             segments_BT=longer(self.segments_BT, 0, segmented),
             places_M=places_M,

@@ -21,8 +21,7 @@ def drawable(objective: Objective) -> bool:
 
 @dataclass(frozen=True)
 class Draw:
-    """Draws masks: `mask` and `random` are the shares of paribus.spec.data.Replacement, random ids `lowest` to `size`.
-    """
+    """Draws masks: shares as in paribus.spec.data.Replacement, random ids from `lowest` to `size`."""
 
     mask: float
     random: float
@@ -64,9 +63,7 @@ class Draw:
         # Slots that are not asked stand at the first place of their row, with what stands there.
         shown_BT = _put(tokens_BT, places_M, shown_M, asked_M)
         targets_M = torch.where(asked_M, original_M, IGNORED)
-        return replace(
-            micro, tokens_BT=shown_BT, places_M=places_M, targets_M=targets_M, stream_B=None, count_B=None
-        )
+        return replace(micro, tokens_BT=shown_BT, places_M=places_M, targets_M=targets_M, stream_B=None, count_B=None)
 
     def candidates(self, tokens_BT: Tensor) -> Tensor:
         """Whether a token may be chosen."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from paribus.data.batching import Batches
@@ -89,6 +90,7 @@ class Steps:
         """Optimizer step `number` (from 0)."""
         rows, visits = self._batches.rows(number)
         tokens = self._rows.tokens[rows]
+        inputs: NDArray[np.integer]
         due = mask_visits(visits, self.duplicates)
         if self._drawn_there:
             inputs, chosen = tokens, np.zeros(tokens.shape, dtype=bool)
@@ -108,7 +110,8 @@ class Steps:
                 self._rows.flags[rows] & CONTINUES > 0,
                 self._objective.mask_specials,
             )
-            inputs, chosen, predicted = masked.inputs, masked.chosen, int(masked.chosen.sum())
+            inputs, chosen = masked.inputs, masked.chosen
+            predicted = int(chosen.sum())
         rank, world = self._ranks.rank, self._ranks.world
         size = (self._micro_rows or len(rows)) * world
         micros = []

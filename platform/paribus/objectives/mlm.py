@@ -24,6 +24,8 @@ class Mlm(Pretrained):
     micro-batches: a mean of means is biased when they hold unequal numbers. The sentence loss likewise over rows.
     """
 
+    passes: Passes
+
     def __init__(self, spec: Pretraining, vocabulary: int, seed: int) -> None:
         super().__init__(spec.optimizer, spec.schedule, spec.budget.steps, seed, "pretrain")
         assert isinstance(spec.objective, MlmSpec)

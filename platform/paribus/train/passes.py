@@ -56,7 +56,7 @@ class Passes:
         """Compile, and try both passes on `inputs`, which moves nothing."""
         import torch._dynamo  # takes its time, and is seldom asked for
 
-        torch._dynamo.config.recompile_limit = SHAPES  # type: ignore[attr-defined]
+        torch._dynamo.config.recompile_limit = SHAPES
         self._compiled = torch.compile(self._compute, fullgraph=True, dynamic=False, backend=BACKEND)
         device = next(self._module.parameters()).device
         if self.how == "graphs" and device.type != "cuda":
@@ -117,9 +117,9 @@ class Graph:
         leaves, structure = tree_flatten(inputs)
         self._inputs = [leaf.clone() for leaf in leaves]
         self._graph = torch.cuda.CUDAGraph()
-        cached = torch.is_autocast_cache_enabled()  # type: ignore[no-untyped-call]
-        torch.clear_autocast_cache()  # type: ignore[no-untyped-call]
-        torch.set_autocast_cache_enabled(False)  # type: ignore[no-untyped-call]
+        cached = torch.is_autocast_cache_enabled()
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(False)
         try:
             # Batches are made, and pinned, in another thread meanwhile.
             with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
@@ -127,7 +127,7 @@ class Graph:
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._parts = {name: part.detach() for name, part in parts.items()}
         finally:
-            torch.set_autocast_cache_enabled(cached)  # type: ignore[no-untyped-call]
+            torch.set_autocast_cache_enabled(cached)
 
     def __call__(self, leaves: list[Tensor]) -> dict[str, Tensor]:
         for mine, given in zip(self._inputs, leaves, strict=True):
