@@ -172,10 +172,11 @@ def test_the_kernel_that_is_asked_for_computes_the_attention(packed: Path, pretr
 
 @pytest.mark.drill
 def test_compiled_by_inductor_it_trains_as_written(
-    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    save(random_rows(32, SIZE), tmp_path, "train")
     monkeypatch.setattr(passes, "BACKEND", "inductor")
-    _, plain = trained(pretraining(), packed, ON.model_copy(update={"compile": "off"}))
-    module, compiled = trained(pretraining(), packed, ON)
+    _, plain = trained(pretraining(), tmp_path, ON.model_copy(update={"compile": "off"}))
+    module, compiled = trained(pretraining(), tmp_path, ON)
     assert module.passes is not None and module.passes.how == "on"
     assert compiled == pytest.approx(plain, abs=1e-4)

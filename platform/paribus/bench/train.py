@@ -305,6 +305,8 @@ def measure(
                 failed[name] = measured
             else:
                 found[name].append(measured)
+                rate = 1e3 * batch / statistics.median(measured["step_ms"])
+                print(f"{name}: {rate:,.0f} tokens/s", file=sys.stderr, flush=True)
     rows = [_row(name, of, batch, flops, card["flops"]) for name, of in found.items() if of]
     peers = [row["tokens_per_second"] for row in rows if row["contender"].startswith("transformers")]
     for row in rows:

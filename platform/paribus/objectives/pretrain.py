@@ -142,6 +142,8 @@ def pretrain(
         with _others(asked, runtime.devices, where), _spread(module, runtime.strategy, where):
             fit(module, steps, budget.steps, spec.precision, runtime, callbacks, checkpoint)
             files = module.ranks.whole("files", module.files())
+        if module.passes:
+            module.passes.forget()
     except Diverged as error:
         outcome = {"outcome": "diverged", "diverged_step": error.step}
     except Pruned as error:

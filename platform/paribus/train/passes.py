@@ -90,11 +90,11 @@ class Passes:
             self._seen[shapes] = self._seen.get(shapes, 0) + 1
             if self._seen[shapes] <= ORDINARY:
                 return None
+            before = torch.cuda.get_rng_state()
             try:
                 graph = self._graphs[shapes] = Graph(self._run, inputs)
-            except torch.OutOfMemoryError as error:
-                self._settle("on", error)
-            except Exception as error:
+            except Exception as error:  # out of memory too: without graphs it fitted
+                _leave_capture(before)
                 self._settle("on", error)
         return graph(leaves) if graph and self.how == "graphs" else None
 
@@ -105,6 +105,13 @@ class Passes:
         print(f"--compile {self.how}: {reason}; from here on {done}", file=sys.stderr)
         self.how = how
         self.forget()
+
+
+def _leave_capture(state: Tensor) -> None:
+    """The device's generator as it was: a capture that failed leaves it waiting for its end."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
+    torch.cuda.set_rng_state(state)
 
 
 class Graph:
