@@ -66,6 +66,35 @@ Devices = Annotated[int, typer.Option(min=1, help="GPUs, or CPU processes, that 
 Strategy = Annotated[
     str, typer.Option(help="Of several devices: ddp, each with the whole model, or fsdp, each with a share of it.")
 ]
+
+
+def _among(option: str, *known: str) -> Callable[[Any], Any]:
+    """Refuses what is not among the known."""
+
+    def check(given: Any) -> Any:
+        for one in [given] if isinstance(given, str) else given or ():
+            if one not in known:
+                raise ParibusError(f"--{option} {one}: expected {', '.join(known[:-1])} or {known[-1]}")
+        return given
+
+    return check
+
+
+COMPILE, SDPA = ("off", "on", "graphs"), ("auto", "cudnn", "flash", "efficient", "math")
+Compile = Annotated[
+    str,
+    typer.Option(
+        help="How pretraining by MLM is computed: off, as written; on, by torch.compile; graphs, and CUDA graphs.",
+        callback=_among("compile", *COMPILE),
+    ),
+]
+Sdpa = Annotated[
+    str,
+    typer.Option(
+        help="The kernel of attention taken first: auto, cudnn, flash, efficient or math.",
+        callback=_among("sdpa", *SDPA),
+    ),
+]
 Format = Annotated[str, typer.Option(help="text, md, tex, html, csv or json.")]
 Allow = Annotated[
     list[str] | None,
@@ -316,6 +345,8 @@ def work(
     per_gpu: PerGpu = "1",
     devices: Devices = 1,
     strategy: Strategy = "ddp",
+    compile: Compile = "off",
+    sdpa: Sdpa = "auto",
     launcher: Annotated[str, typer.Option(help="local, or slurm: jobs that outlive this command.")] = "local",
     partition: Annotated[str | None, typer.Option(help="Slurm: as for sbatch, like the next four.")] = None,
     account: Annotated[str | None, typer.Option()] = None,
@@ -345,6 +376,8 @@ def work(
         loader_workers=loader_workers,
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
+        compile=compile,
+        sdpa=sdpa,
     )
     project = _project()
     store = _store(project)
@@ -429,6 +462,8 @@ def run(
     per_gpu: PerGpu = "1",
     devices: Devices = 1,
     strategy: Strategy = "ddp",
+    compile: Compile = "off",
+    sdpa: Sdpa = "auto",
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.cards import slots
@@ -447,6 +482,8 @@ def run(
         loader_workers=loader_workers,
         micro_batch_rows=micro_batch_rows,
         allow_other_code=allow_other_code,
+        compile=compile,
+        sdpa=sdpa,
     )
     chosen = slots(workers, gpus, per_gpu, runtime)
     project = _project()
@@ -1014,6 +1051,41 @@ def bench_devices(
     # A single device among them has nothing to share.
     runtime = _runtime(strategy, max(map(int, counts)), device=device, micro_batch_rows=micro_batch_rows)
     measure_devices(scale, [int(count) for count in counts], steps, runtime)
+
+
+@bench.command("train")
+def bench_train(
+    base: Annotated[str, typer.Option(help="`paribus list bases`.")] = "bert",
+    scale: Scale = "small",
+    sets: Sets = None,
+    batch: Annotated[str | None, typer.Option(help="Rows x tokens of a step, as 64x512; default: the scale's.")] = None,
+    compile: Annotated[
+        list[str], typer.Option(help="Ours, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
+    ] = ["off", "graphs"],  # noqa: B006
+    sdpa: Sdpa = "auto",
+    peer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="transformers' model of the same shape: transformers, transformers-compiled.",
+            callback=_among("peer", "transformers", "transformers-compiled"),
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=2, help="Steps that are timed.")] = 20,
+    repeats: Annotated[int, typer.Option(min=1, help="Processes of each, in turn.")] = 1,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all of it there.")] = None,
+) -> None:
+    """Pretraining's tokens a second beside transformers'.  Example: paribus bench train --peer transformers"""
+    from paribus.bench.train import measure as measure_training
+    from paribus.bench.train import sized
+    from paribus.spec.load import parse_override
+    from paribus.spec.run import Runtime
+
+    run = sized(base, scale, dict(parse_override(text) for text in sets or ()), batch)
+    runtime = Runtime(device=device, threads=threads, sdpa=sdpa)
+    contenders = [f"compile {how}" for how in compile] + list(peer or ())
+    measure_training(run, contenders, steps, repeats, runtime, f"{base}@{scale}", json_file)
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ def mask(
     """
     stream = seed_for(seed, "mask")
     at = rows[:, None], visits[:, None], np.arange(tokens.shape[1])[None, :]
-    candidate = (tokens >= UNK) | (mask_specials & np.isin(tokens, (CLS, SEP)))
-    count = np.maximum(np.floor(rate * candidate.sum(1) + 0.5).astype(np.int64), 1)
+    candidate = _candidates(tokens, mask_specials)
+    count = _count(candidate, rate)
     begins = candidate.copy()
     if continues is not None and not isinstance(unit, Tokens):
         begins[:, 1:] &= ~(continues[:, 1:] & candidate[:, :-1])
@@ -66,6 +66,23 @@ def mask(
     inputs = np.where(chosen & (fate < replacement.mask), MASK, tokens)
     in_random = chosen & (fate >= replacement.mask) & (fate < replacement.mask + replacement.random)
     return Masked(np.where(in_random, drawn, inputs).astype(tokens.dtype), chosen)
+
+
+def asked(tokens: Integers, rate: float, mask_specials: bool) -> NDArray[np.int64]:
+    """How many tokens of each row are chosen, where units are single distinct tokens."""
+    candidate = _candidates(tokens, mask_specials)
+    count: NDArray[np.int64] = np.minimum(_count(candidate, rate), candidate.sum(1))
+    return count
+
+
+def _candidates(tokens: Integers, mask_specials: bool) -> Flags:
+    candidate: Flags = (tokens >= UNK) | (mask_specials & np.isin(tokens, (CLS, SEP)))
+    return candidate
+
+
+def _count(candidate: Flags, rate: float) -> NDArray[np.int64]:
+    count: NDArray[np.int64] = np.maximum(np.floor(rate * candidate.sum(1) + 0.5).astype(np.int64), 1)
+    return count
 
 
 def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:

@@ -127,5 +127,6 @@ def shape(run: QueuedRun, runtime: Runtime, slot: Slot) -> str:
     """What decides the memory of a run: encoder, objective, vocabulary, length, precision, rows at once, the card."""
     spec = run.run
     sizes = spec.tokenizer.vocabulary_size, spec.packing.length, spec.precision, spec.budget.batch_tokens
-    machine = runtime.micro_batch_rows, runtime.devices, runtime.strategy, [card.name for card in slot.cards]
-    return digest("|".join(map(str, (canonical(spec.encoder), canonical(spec.objective), *sizes, *machine))))
+    machine = runtime.micro_batch_rows, runtime.devices, runtime.strategy, runtime.compile, runtime.sdpa
+    cards = [card.name for card in slot.cards]
+    return digest("|".join(map(str, (canonical(spec.encoder), canonical(spec.objective), *sizes, *machine, cards))))

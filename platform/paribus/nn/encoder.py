@@ -8,7 +8,6 @@ B batch, T tokens, D width, H heads, K width of a head, M predicted places, V vo
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 from torch import Tensor, nn
 
@@ -88,6 +87,7 @@ class States:
     padding_BT: Tensor | None
     last_block: nn.Module
     last_norm: nn.Module
+    _last_BTD: Tensor | None = None  # no cached_property: torch.compile knows none with a lock
 
     @property
     def before_BTD(self) -> Tensor:
@@ -99,8 +99,9 @@ class States:
         """The embeddings and the output of each layer, (B, T, D) each; of the last one after the norm."""
         return [*self.below, self.last_BTD]
 
-    @cached_property
+    @property
     def last_BTD(self) -> Tensor:
         """The encoder's hidden states. Computed when asked for, once."""
-        hidden_BTD: Tensor = self.last_norm(self.last_block(self.before_BTD, self.padding_BT))
-        return hidden_BTD
+        if self._last_BTD is None:
+            self._last_BTD = self.last_norm(self.last_block(self.before_BTD, self.padding_BT))
+        return self._last_BTD

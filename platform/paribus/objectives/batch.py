@@ -1,10 +1,15 @@
 """What a LightningModule is fed: one optimizer step, cut into the pieces that fit through the network at once."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import register_pytree_node
+
+from paribus.data.vocabulary import PAD
 
 IGNORED = -100
 """The label that cross entropy leaves out: torch's default."""
@@ -19,6 +24,11 @@ class Micro:
     labels_B: sentence labels, None without a sentence objective.
     draws_M: a uniform draw a predicted place, None where nothing is sampled.
     blocked_BTT: True where a token may not attend to another, None where padding says all.
+    stream_B, count_B: where masks are still to be drawn (paribus.objectives.draw), the state of each row's stream and
+    how many of its tokens are chosen; None where they are drawn.
+
+    Of a fixed shape, M is the same number of slots a row. Slots that are not asked stand at the first place of their
+    row, with IGNORED for a target.
     """
 
     tokens_BT: Tensor
@@ -29,6 +39,8 @@ class Micro:
     labels_B: Tensor | None = None
     draws_M: Tensor | None = None
     blocked_BTT: Tensor | None = None
+    stream_B: Tensor | None = None
+    count_B: Tensor | None = None
 
     @property
     def unseen(self) -> Tensor | None:
@@ -52,6 +64,51 @@ class Micro:
             pieces.append(replace(self, **{**taken, "places_M": taken["places_M"] - start * length}))
         return pieces
 
+    def fixed(self, rows: int, length: int, slots: int, padded: bool, segmented: bool) -> Self:
+        """The same of a fixed shape: rows that are not asked anything, places that are padding, slots of which none is.
+        What is `padded` and `segmented` is so even where this piece would not need it.
+        """
+        count, width = self.tokens_BT.shape
+        row_M = self.places_M // width
+        first_B = torch.searchsorted(row_M, torch.arange(count))
+        slot_M = row_M * slots + torch.arange(len(row_M)) - first_B[row_M]
+        places_M = (length * torch.arange(rows)).repeat_interleave(slots)
+        places_M[slot_M] = row_M * length + self.places_M % width
+        targets_M = torch.full_like(places_M, IGNORED)
+        targets_M[slot_M] = self.targets_M
+
+        def longer(tensor: Tensor | None, value: int, made: bool) -> Tensor | None:
+            """With places of `value` at the end, and the first row once more for those that are missing."""
+            if tensor is None and not made:
+                return None
+            there = torch.zeros_like(self.tokens_BT) if tensor is None else tensor
+            there = F.pad(there, (0, length - width), value=value)
+            return torch.cat([there, there[:1].expand(rows - count, *there.shape[1:])])
+
+        def asked(tensor: Tensor | None, value: int) -> Tensor | None:
+            return None if tensor is None else F.pad(tensor, (0, rows - count), value=value)
+
+        tokens_BT, padding_BT = longer(self.tokens_BT, PAD, True), longer(self.padding_BT, 1, padded)
+        assert tokens_BT is not None
+        blocked_BTT = self.blocked_BTT
+        if blocked_BTT is not None:
+            blocked_BTT = F.pad(blocked_BTT, (0, length - width, 0, length - width), value=True)
+            places = torch.arange(width, length)
+            blocked_BTT[:, places, places] = False  # padding attends to itself: nothing would be no number
+            blocked_BTT = torch.cat([blocked_BTT, blocked_BTT[:1].expand(rows - count, length, length)])
+        return replace(
+            self,
+            tokens_BT=tokens_BT,
+            padding_BT=None if padding_BT is None else padding_BT.bool(),
+            segments_BT=longer(self.segments_BT, 0, segmented),
+            places_M=places_M,
+            targets_M=targets_M,
+            labels_B=asked(self.labels_B, IGNORED),
+            blocked_BTT=blocked_BTT,
+            stream_B=asked(self.stream_B, 0),
+            count_B=asked(self.count_B, 0),
+        )
+
     def unasked(self) -> Self:
         """The first row, of which nothing is asked: its losses and their gradients are 0."""
         first = self.cut(1)[0]
@@ -62,18 +119,33 @@ class Micro:
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{n: t.to(device, non_blocking=True) for n, t in moved.items() if t is not None})
+        return replace(self, **{n: t.to(device, non_blocking=True) for n, t in self.tensors().items()})
+
+    def pin_memory(self) -> Self:
+        """The same in memory that a GPU reads while this process goes on."""
+        return replace(self, **{n: t.pin_memory() for n, t in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By name, those that are there."""
+        return {f.name: tensor for f in fields(self) if (tensor := getattr(self, f.name)) is not None}
+
+
+def _unflatten(tensors: Iterable[Tensor], names: tuple[str, ...]) -> Micro:
+    return Micro(**{**dict.fromkeys(f.name for f in fields(Micro)), **dict(zip(names, tensors, strict=True))})  # type: ignore[arg-type]
+
+
+# A micro-batch is an input of graphs, which hold tensors of their own in its place.
+register_pytree_node(Micro, lambda m: (list(m.tensors().values()), tuple(m.tensors())), _unflatten)
 
 
 @dataclass(frozen=True)
 class Step:
     """One optimizer step, or one rank's share of it. `predicted`, `rows` and `tokens` count over all of it, all ranks
-    together: summed losses are divided once by these."""
+    together: summed losses are divided once by these, which are tensors where micro-batches have a fixed shape."""
 
     micros: tuple[Micro, ...]
-    predicted: int
-    rows: int
+    predicted: int | Tensor
+    rows: int | Tensor
     tokens: int
 
     def cut(self, rows: int) -> Self:
@@ -86,4 +158,12 @@ class Step:
 
     def to(self, device: torch.device, **options: Any) -> Self:
         """The same on `device`."""
-        return replace(self, micros=tuple(micro.to(device) for micro in self.micros))
+        return self._each(lambda there: there.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Self:
+        """The same in memory that a GPU reads while this process goes on."""
+        return self._each(lambda there: there.pin_memory())
+
+    def _each(self, move: Callable[[Any], Any]) -> Self:
+        counts = {n: move(t) for n in ("predicted", "rows") if isinstance(t := getattr(self, n), Tensor)}
+        return replace(self, micros=tuple(map(move, self.micros)), **counts)

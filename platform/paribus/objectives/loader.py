@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.utils.data import DataLoader
 
 from paribus.data.batching import Batches
-from paribus.data.masking import duplicates, mask, mask_visits, sampling_draws
+from paribus.data.masking import asked, duplicates, mask, mask_visits, sampling_draws
 from paribus.data.packing import CONTINUES, ISOLATED, Rows, documents_of
 from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import Micro, Step
+from paribus.objectives.draw import drawable
 from paribus.plan.stages import Pretraining
+from paribus.seeds import bits, seed_for
 from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.train.ranks import ALONE, Ranks
 
@@ -23,6 +27,10 @@ class Steps:
 
     Of several ranks each takes every `world`-th row of a step. They are made ahead, in a thread or with `workers` by as
     many processes; a step is a function of its number, so it is the same.
+
+    With `fixed` micro-batches of one shape come again and again, for what is compiled for shapes: see Micro.fixed. Rows
+    that are not all full are filled up in a few lengths and numbers. Masks that a device can draw are left to it.
+    With `pinned` they are where a GPU can read them while this process goes on.
     """
 
     def __init__(
@@ -33,12 +41,18 @@ class Steps:
         seed: int,
         micro_rows: int | None,
         ranks: Ranks = ALONE,
+        fixed: bool = False,
+        pinned: bool = False,
     ) -> None:
         self._rows, self._spec, self._objective = rows, spec, spec.objective
         self._vocabulary, self._seed, self._micro_rows, self._ranks = vocabulary, seed, micro_rows, ranks
         self._batches = Batches(rows.lengths, spec.budget.batch_tokens, seed)
         self.epochs = spec.budget.steps * spec.budget.batch_tokens / self._batches.epoch_tokens
         self.duplicates = duplicates(self._objective.masking, self.epochs)
+        self._fixed, self._pinned = fixed, pinned
+        self._drawn_there = fixed and drawable(spec.objective)
+        self._padded = fixed and bool((rows.lengths < rows.tokens.shape[1]).any())
+        self._segmented = fixed and bool(rows.second.any())
         self.first = 0
         self.workers = 0
 
@@ -53,6 +67,7 @@ class Steps:
             num_workers=self.workers,
             generator=torch.Generator(),  # none of the global stream's draws
             multiprocessing_context="fork",
+            pin_memory=self._pinned,
         )
         return iter(ahead)
 
@@ -64,42 +79,78 @@ class Steps:
         last, coming = self._spec.budget.steps, None
         with ThreadPoolExecutor(1) as ahead:
             for number in range(self.first, last + 1):
-                made, coming = coming, ahead.submit(self.step, number) if number < last else None
+                made, coming = coming, ahead.submit(self._ready, number) if number < last else None
                 if made:
                     yield made.result()
+
+    def _ready(self, number: int) -> Step:
+        return self.step(number).pin_memory() if self._pinned else self.step(number)
 
     def step(self, number: int) -> Step:
         """Optimizer step `number` (from 0)."""
         rows, visits = self._batches.rows(number)
         tokens = self._rows.tokens[rows]
-        masked = mask(
-            tokens,
-            rows,
-            mask_visits(visits, self.duplicates),
-            self._seed,
-            self._objective.rate,
-            self._objective.replacement,
-            self._vocabulary,
-            self._objective.unit,
-            self._rows.flags[rows] & CONTINUES > 0,
-            self._objective.mask_specials,
-        )
+        inputs: NDArray[np.integer]
+        due = mask_visits(visits, self.duplicates)
+        if self._drawn_there:
+            inputs, chosen = tokens, np.zeros(tokens.shape, dtype=bool)
+            count = asked(tokens, self._objective.rate, self._objective.mask_specials)
+            streams = bits(seed_for(self._seed, "mask"), rows, due).view(np.int64)
+            predicted = int(count.sum())
+        else:
+            masked = mask(
+                tokens,
+                rows,
+                due,
+                self._seed,
+                self._objective.rate,
+                self._objective.replacement,
+                self._vocabulary,
+                self._objective.unit,
+                self._rows.flags[rows] & CONTINUES > 0,
+                self._objective.mask_specials,
+            )
+            inputs, chosen = masked.inputs, masked.chosen
+            predicted = int(chosen.sum())
         rank, world = self._ranks.rank, self._ranks.world
         size = (self._micro_rows or len(rows)) * world
-        micros = tuple(
-            make_micro(
+        micros = []
+        for start in range(rank, len(rows), size):
+            part = slice(start, start + size, world)
+            micro = make_micro(
                 self._rows,
                 rows[part],
                 tokens[part],
-                masked.inputs[part],
-                masked.chosen[part],
+                inputs[part],
+                chosen[part],
                 self._objective,
                 visits[part],
                 self._seed,
             )
-            for part in (slice(start, start + size, world) for start in range(rank, len(rows), size))
-        )
-        return Step(micros, max(1, int(masked.chosen.sum())), len(rows), int(self._rows.lengths[rows].sum()))
+            if self._drawn_there:
+                its = torch.from_numpy(streams[part]), torch.from_numpy(count[part])
+                micro = replace(micro, stream_B=its[0], count_B=its[1])
+            micros.append(self._shaped(micro) if self._fixed else micro)
+        real = int(self._rows.lengths[rows].sum())
+        if self._fixed:
+            counts = torch.tensor([max(1, predicted), len(rows)], dtype=torch.float32)
+            return Step(tuple(micros), counts[0], counts[1], real)
+        return Step(tuple(micros), max(1, predicted), len(rows), real)
+
+    def _shaped(self, micro: Micro) -> Micro:
+        """A micro-batch in one of a few shapes, eight lengths and eight numbers of rows between two powers of two."""
+        (rows, width), longest = micro.tokens_BT.shape, self._rows.tokens.shape[1]
+        if self._padded:
+            rows = _up(rows, 2 ** max(0, rows.bit_length() - 4))
+            rows = min(rows, self._micro_rows or rows)
+            width = min(longest, _up(width, -(-longest // 8)))
+        slots = max(1, int(self._objective.rate * width + 0.5))
+        return micro.fixed(rows, width, slots, self._padded, self._segmented)
+
+
+def _up(number: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-number // step) * step
 
 
 def make_micro(

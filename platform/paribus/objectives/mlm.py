@@ -9,10 +9,12 @@ from paribus.nn.build import build_encoder, build_head
 from paribus.nn.heads import PooledHead
 from paribus.nn.init import initialise
 from paribus.objectives.batch import Micro, Step
+from paribus.objectives.draw import Draw
 from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Mlm as MlmSpec
 from paribus.train.module import Losses
+from paribus.train.passes import Passes
 
 
 class Mlm(Pretrained):
@@ -22,6 +24,8 @@ class Mlm(Pretrained):
     micro-batches: a mean of means is biased when they hold unequal numbers. The sentence loss likewise over rows.
     """
 
+    passes: Passes
+
     def __init__(self, spec: Pretraining, vocabulary: int, seed: int) -> None:
         super().__init__(spec.optimizer, spec.schedule, spec.budget.steps, seed, "pretrain")
         assert isinstance(spec.objective, MlmSpec)
@@ -30,6 +34,8 @@ class Mlm(Pretrained):
         kinds = spec.objective.kinds_of_pair
         self.sentence_head = PooledHead(spec.encoder.width, kinds) if kinds else None
         initialise(self, seed, spec.encoder.init_std)
+        self.draw = Draw.of(spec.objective, vocabulary)
+        self.passes = Passes(self, self.part)
         self.guess = math.log(vocabulary)
 
     def losses(self, micro: Micro) -> tuple[Tensor, Tensor | None]:
@@ -47,11 +53,16 @@ class Mlm(Pretrained):
 
     def _parts(self, step: Step) -> Losses:
         for micro in step.micros:
-            token_loss, sentence_loss = self.losses(micro)
-            parts = {"loss": token_loss / step.predicted}
-            if sentence_loss is not None:
-                parts["sentence_loss"] = sentence_loss / step.rows
-            yield sum(parts.values()), parts  # type: ignore[misc]
+            yield self.passes(micro, step.predicted, step.rows)
+
+    def part(self, micro: Micro, predicted: int | Tensor, rows: int | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What a micro-batch adds to the loss of a step with so many predicted tokens and rows, and its named parts."""
+        token_loss, sentence_loss = self.losses(self.draw(micro))
+        parts = {"loss": token_loss / predicted}
+        if sentence_loss is None:
+            return parts["loss"], parts
+        parts["sentence_loss"] = sentence_loss / rows
+        return parts["loss"] + parts["sentence_loss"], parts
 
     def files(self) -> dict[str, dict[str, Tensor]]:
         heads = named("head", self.head)

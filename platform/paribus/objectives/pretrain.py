@@ -82,7 +82,15 @@ def prepare(
     micro_rows = runtime.micro_batch_rows or max(1, MICRO_TOKENS // rows.tokens.shape[1])
     module = build_objective(spec, vocabulary, seed)
     module.micro_rows, module.ranks = micro_rows, ranks
-    return Steps(rows, spec, vocabulary, seed, micro_rows, ranks), module
+    fixed = False
+    if runtime.compile != "off":
+        if module.passes is None or runtime.strategy == "fsdp":
+            what = spec.objective.kind if module.passes is None else "--strategy fsdp"
+            print(f"--compile {runtime.compile}: not with {what}; as written", file=sys.stderr)
+        else:
+            module.passes.how, fixed = runtime.compile, True
+    pinned = device(runtime).type == "cuda"
+    return Steps(rows, spec, vocabulary, seed, micro_rows, ranks, fixed, pinned), module
 
 
 def pretrain(
@@ -134,6 +142,8 @@ def pretrain(
         with _others(asked, runtime.devices, where), _spread(module, runtime.strategy, where):
             fit(module, steps, budget.steps, spec.precision, runtime, callbacks, checkpoint)
             files = module.ranks.whole("files", module.files())
+        if module.passes:
+            module.passes.forget()
     except Diverged as error:
         outcome = {"outcome": "diverged", "diverged_step": error.step}
     except Pruned as error:
@@ -159,6 +169,7 @@ def pretrain(
         "out_of_memory": module.out_of_memory,
         "devices": runtime.devices,
         "strategy": runtime.strategy,
+        "compile": module.passes.how if module.passes else "off",
         "shared_with": watch.shared_with,
     }
 

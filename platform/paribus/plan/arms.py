@@ -65,13 +65,18 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
     return found
 
 
+def base_at(project: Project, name: str, scale: str, where: str = "") -> dict[str, Any]:
+    """The plain data of a base at a scale."""
+    data: dict[str, Any] = project.base(name, where).model_dump()
+    preset, path = project.scales.get(scale), project.scales.path(scale)
+    apply(data, preset.set, f"{path}: set")
+    apply(data, preset.bases.get(name, {}), f"{path}: bases.{name}")
+    return data
+
+
 def _common(project: Project, experiment: Experiment, scale: str, where: str) -> dict[str, Any]:
     """The plain data every arm starts from: base, scale, protocol, the experiment's own settings."""
-    name = experiment.base_for(scale)
-    data: dict[str, Any] = project.base(name, where).model_dump()
-    preset, scale_path = project.scales.get(scale), project.scales.path(scale)
-    apply(data, preset.set, f"{scale_path}: set")
-    apply(data, preset.bases.get(name, {}), f"{scale_path}: bases.{name}")
+    data = base_at(project, experiment.base_for(scale), scale, where)
     if experiment.protocol:
         path = project.protocols.path(experiment.protocol, f"{where}: protocol")
         protocol = project.protocols.get(experiment.protocol)

@@ -196,6 +196,12 @@ class Runtime(BaseModel):
     """Rows through the network at once; null takes 64k tokens of them. The gradients of a batch are added up."""
     loader_workers: int = Field(0, ge=0)
     """Processes that make the batches of a pretraining ahead; 0 makes them between steps."""
+    compile: Literal["off", "on", "graphs"] = "off"
+    """How the steps of a pretraining by MLM are computed. off: as written; on: by torch.compile; graphs: each shape of
+    micro-batch also captured as a CUDA graph. Where that cannot be had the next best is done, and said."""
+    sdpa: Literal["auto", "cudnn", "flash", "efficient", "math"] = "auto"
+    """The kernel of scaled dot product attention that is taken first, where it can compute what is asked for; auto
+    leaves it to torch."""
     checkpoint_seconds: float = Field(60.0, ge=0)
     """Time between checkpoints of a training."""
     lease_seconds: float = Field(60.0, gt=0)

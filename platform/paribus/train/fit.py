@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,23 @@ def use_threads(runtime: Runtime) -> None:
     torch.set_num_threads(runtime.threads)
 
 
+def attention(runtime: Runtime) -> AbstractContextManager[None]:
+    """The kernel of attention that a runtime asks for goes first; the others stay, for what it cannot compute."""
+    if runtime.sdpa == "auto":
+        return nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    kernels = {
+        "cudnn": SDPBackend.CUDNN_ATTENTION,
+        "flash": SDPBackend.FLASH_ATTENTION,
+        "efficient": SDPBackend.EFFICIENT_ATTENTION,
+        "math": SDPBackend.MATH,
+    }
+    first = kernels.pop(runtime.sdpa)
+    order: AbstractContextManager[None] = sdpa_kernel([first, *kernels.values()], set_priority=True)
+    return order
+
+
 def fit(
     module: pl.LightningModule,
     batches: Iterable[Any],
@@ -67,4 +85,5 @@ def fit(
     )
     # Lightning's own handlers end a training where nothing was saved, and put SLURM jobs back into the queue.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    trainer.fit(module, train_dataloaders=batches, ckpt_path=checkpoint, weights_only=True)
+    with attention(runtime):
+        trainer.fit(module, train_dataloaders=batches, ckpt_path=checkpoint, weights_only=True)

@@ -12,10 +12,11 @@ from paribus.seeds import seed_for
 from paribus.spec.optim import Optimizer, Schedule
 from paribus.train.memory import free, too_small
 from paribus.train.optim import make_optimizer, make_schedule
+from paribus.train.passes import Passes
 from paribus.train.ranks import ALONE, Ranks
 
-Losses = Iterator[tuple[Tensor, dict[str, Tensor]]]
-"""A loss and its named parts for each micro-batch."""
+Losses = Iterator[tuple[Tensor | None, dict[str, Tensor]]]
+"""A loss, None where its gradients are added up already, and its named parts for each micro-batch."""
 
 
 class Trained(pl.LightningModule):
@@ -29,6 +30,8 @@ class Trained(pl.LightningModule):
         self.automatic_optimization = False
         self.last: dict[str, Tensor] = {}
         self.ranks: Ranks = ALONE
+        self.passes: Passes | None = None
+        """How micro-batches go forward and backward, where that may be chosen."""
         self.micro_rows: int | None = None
         """Rows through the network at once; None takes each batch as it comes. Halved when memory runs out."""
         self.out_of_memory = 0
@@ -51,9 +54,9 @@ class Trained(pl.LightningModule):
         norms = []
         for number, turn in enumerate(turns):
             found: dict[str, Tensor] = {}
-            optimizer.zero_grad()
+            self._zero(optimizer)
             while self.ranks.repeats(self._runs_out(turn(batch), found)):
-                optimizer.zero_grad()
+                self._zero(optimizer)
                 found.clear()
                 batch = self._smaller(batch)
                 self._draw_dropout_from(*([number] if number else []))
@@ -67,6 +70,9 @@ class Trained(pl.LightningModule):
         self.last = {**parts, "grad_norm": torch.stack(norms).norm(), "lr": rate}
         self.lr_schedulers().step()  # type: ignore[union-attr]
 
+    def _zero(self, optimizer: Any) -> None:
+        optimizer.zero_grad(set_to_none=self.passes is None or not self.passes.keeps_gradients)
+
     def _draw_dropout_from(self, *turn: int) -> None:
         """Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would."""
         rank = ["rank", self.ranks.rank] if self.ranks.rank else []
@@ -76,7 +82,8 @@ class Trained(pl.LightningModule):
         """Add up the gradients, and in `found` the named parts; whether memory ran out meanwhile."""
         try:
             for loss, named in losses:
-                self.manual_backward(loss)
+                if loss is not None:
+                    self.manual_backward(loss)
                 for name, part in named.items():
                     found[name] = found[name] + part.detach() if name in found else part.detach()
         except torch.OutOfMemoryError:
@@ -91,6 +98,8 @@ class Trained(pl.LightningModule):
         smaller = self.cut(batch, self.micro_rows)
         if self.most_rows(smaller) == most:
             raise too_small()
+        if self.passes:
+            self.passes.forget()
         free()
         print(f"out of memory with {most} rows at once: {self.micro_rows} from here on", file=sys.stderr)
         return smaller

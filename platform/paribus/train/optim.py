@@ -16,24 +16,26 @@ def decayed(parameter: nn.Parameter) -> bool:
     return parameter.ndim >= 2
 
 
+# Of so many steps both bias corrections are 1, for any beta up to 0.999999, and counting on stays there in fp32.
+FOREVER = 2.0**24
+
+
 class UncorrectedAdamW(torch.optim.AdamW):
-    """AdamW without bias correction. Devlin et al. 2019, reference code, AdamWeightDecayOptimizer."""
+    """AdamW without bias correction: its first step is counted as one after very many, of which none moved a moment.
+
+    Devlin et al. 2019, reference code, AdamWeightDecayOptimizer.
+    """
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            (beta1, beta2), lr = group["betas"], group["lr"]
-            for parameter in group["params"]:
-                if (gradient := parameter.grad) is None:
-                    continue
-                state = self.state[parameter]
-                if not state:
-                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
-                mean, square = state["exp_avg"], state["exp_avg_sq"]
-                mean.lerp_(gradient, 1 - beta1)
-                square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                parameter.mul_(1 - lr * group["weight_decay"])
-                parameter.addcdiv_(mean, square.sqrt().add_(group["eps"]), value=-lr)
+    def step(self, closure: Any = None) -> Any:
+        for parameter in (parameter for group in self.param_groups for parameter in group["params"]):
+            if parameter.grad is not None and not self.state[parameter]:
+                self.state[parameter] = {
+                    "step": torch.full((), FOREVER, device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        return super().step(closure)
 
 
 def make_optimizer(
@@ -51,7 +53,7 @@ def make_optimizer(
         for part, decay in sorted(groups, reverse=True)
     ]
     options: Any = {"lr": spec.lr, "betas": (spec.beta1, spec.beta2), "eps": spec.eps}
-    return torch.optim.AdamW(made, **options, fused=True) if spec.bias_correction else UncorrectedAdamW(made, **options)
+    return (torch.optim.AdamW if spec.bias_correction else UncorrectedAdamW)(made, **options, fused=True)
 
 
 def lr_factor(spec: Schedule, step: float, steps: int) -> float:

@@ -1,0 +1,114 @@
+"""The masks of single tokens, drawn where the batch is: the same as those of paribus.data.masking, bit for bit.
+
+The state of a row's stream comes with the batch, so the device goes on where the loader stopped.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from paribus.data.vocabulary import CLS, FIRST_ORDINARY, MASK, SEP, UNK
+from paribus.objectives.batch import IGNORED, Micro
+from paribus.spec.data import Tokens
+from paribus.spec.objective import Objective
+
+
+def drawable(objective: Objective) -> bool:
+    """Whether a device can draw the masks of an objective: those of distinct single tokens."""
+    return isinstance(objective.unit, Tokens) and objective.unit.drawn == "distinct"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Draws masks: shares as in paribus.spec.data.Replacement, random ids from `lowest` to `size`."""
+
+    mask: float
+    random: float
+    lowest: int
+    size: int
+    specials: bool
+
+    @classmethod
+    def of(cls, objective: Objective, size: int) -> "Draw":
+        """As the objective asks, for a vocabulary of `size` ids."""
+        found = objective.replacement
+        lowest = FIRST_ORDINARY if found.pool == "ordinary" else 0
+        return cls(found.mask, found.random, lowest, size, objective.mask_specials)
+
+    def __call__(self, micro: Micro) -> Micro:
+        """The same with masks, as many slots a row as there were; as it is where they are drawn already."""
+        if micro.stream_B is None or micro.count_B is None:
+            return micro
+        tokens_BT = micro.tokens_BT
+        rows, length = tokens_BT.shape
+        slots = len(micro.places_M) // rows
+        place_T = torch.arange(length, device=tokens_BT.device)
+        stream_BT = _next(micro.stream_B[:, None], place_T)
+        first_B1 = length * torch.arange(rows, device=tokens_BT.device)[:, None]
+
+        draws_BT = torch.where(self.candidates(tokens_BT), _uniform(_next(stream_BT, 0)), 2.0)
+        order_BS = draws_BT.argsort(dim=1, stable=True)[:, :slots]
+        asked_BS = place_T[:slots] < micro.count_B[:, None]
+        # As the loader has them: those that are asked first, in the order of their places.
+        place_BS = torch.where(asked_BS, order_BS, length).sort(dim=1).values
+        places_M = (first_B1 + torch.where(asked_BS, place_BS, 0)).flatten()
+        original_M = tokens_BT.flatten()[places_M]
+
+        fate_M = _uniform(_next(stream_BT, 1)).flatten()[places_M]
+        drawn_M = _modulo(_next(stream_BT, 2), self.size - self.lowest).flatten()[places_M] + self.lowest
+        shown_M = torch.where(fate_M < self.mask + self.random, drawn_M, original_M)
+        shown_M = torch.where(fate_M < self.mask, MASK, shown_M)
+        asked_M = asked_BS.flatten()
+        # Slots that are not asked stand at the first place of their row, with what stands there.
+        shown_BT = _put(tokens_BT, places_M, shown_M, asked_M)
+        targets_M = torch.where(asked_M, original_M, IGNORED)
+        return replace(micro, tokens_BT=shown_BT, places_M=places_M, targets_M=targets_M, stream_B=None, count_B=None)
+
+    def candidates(self, tokens_BT: Tensor) -> Tensor:
+        """Whether a token may be chosen."""
+        found_BT = tokens_BT >= UNK
+        return found_BT | (tokens_BT == CLS) | (tokens_BT == SEP) if self.specials else found_BT
+
+
+def _put(tokens_BT: Tensor, places_M: Tensor, shown_M: Tensor, asked_M: Tensor) -> Tensor:
+    """`tokens_BT` with `shown_M` at the places that are asked."""
+    flat = tokens_BT.flatten()
+    spare = torch.where(asked_M, places_M, len(flat))  # one place more, for the slots that are not asked
+    return torch.cat([flat, flat[:1]]).scatter(0, spare, shown_M)[:-1].view_as(tokens_BT)
+
+
+def _signed(word: int) -> int:
+    """Unsigned 64 bits as torch's signed ones, which are added and multiplied alike."""
+    return word - 2**64 if word >= 2**63 else word
+
+
+GOLDEN, FIRST, SECOND = (_signed(word) for word in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """Shifted right, zeros from the left."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _next(state: Tensor, counter: Tensor | int) -> Tensor:
+    """One more counter of a stream: paribus.seeds.bits."""
+    x = state + (counter + 1) * GOLDEN if isinstance(counter, Tensor) else state + _wrapped((counter + 1) * GOLDEN)
+    x = (x ^ _shifted(x, 30)) * FIRST
+    x = (x ^ _shifted(x, 27)) * SECOND
+    return x ^ _shifted(x, 31)
+
+
+def _wrapped(number: int) -> int:
+    return _signed(number % 2**64)
+
+
+def _uniform(bits: Tensor) -> Tensor:
+    """Uniform in [0, 1): paribus.seeds.uniforms."""
+    return _shifted(bits, 11).double() * 2.0**-53
+
+
+def _modulo(bits: Tensor, size: int) -> Tensor:
+    """The remainder of unsigned 64 bits; `size` at most 2**24."""
+    high, low = _shifted(bits, 32), bits & (2**32 - 1)
+    return (high % size * (2**32 % size) + low) % size

@@ -1,0 +1,143 @@
+"""How a micro-batch goes forward and backward: as written, compiled, or compiled and replayed as a CUDA graph.
+
+What cannot be had is said once on standard error, and the next best is done: a run never ends for it.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten
+
+How = Literal["off", "on", "graphs"]
+Parts = tuple[Tensor, dict[str, Tensor]]
+"""A loss and its named parts."""
+
+BACKEND = "inductor"
+ORDINARY = 2
+"""Passes of a shape before its graph is captured: in the first gradients are made, in the second added to."""
+SHAPES = 64
+"""Kinds of micro-batches, of all runs of a process, that are compiled before it is given up."""
+
+
+class Passes:
+    """`compute` of a micro-batch, and where that is faster its backward pass as well."""
+
+    def __init__(self, module: nn.Module, compute: Callable[..., Parts], how: How = "off") -> None:
+        self._module, self._compute, self.how = module, compute, how
+        """`how`: what is done, which may be less than what was asked for."""
+        self._compiled: Callable[..., Parts] | None = None
+        self._seen: dict[object, int] = {}
+        self._graphs: dict[object, Graph] = {}
+
+    @property
+    def keeps_gradients(self) -> bool:
+        """Whether gradients must stay where they are from step to step, zeroed and not freed."""
+        return self.how == "graphs"
+
+    def __call__(self, *inputs: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The loss, None where its gradients are added up already, and its parts."""
+        if self.how == "off":
+            return self._compute(*inputs)
+        if self._compiled is None:
+            self._compile(inputs)
+        if self.how == "graphs" and (parts := self._replay(inputs)):
+            return None, parts
+        return self._run(*inputs)
+
+    def forget(self) -> None:
+        """Give back the memory of graphs; they are captured again when they are needed."""
+        self._seen.clear()
+        self._graphs.clear()
+
+    def _compile(self, inputs: tuple[Any, ...]) -> None:
+        """Compile, and try both passes on `inputs`, which moves nothing."""
+        import torch._dynamo  # takes its time, and is seldom asked for
+
+        torch._dynamo.config.recompile_limit = SHAPES
+        self._compiled = torch.compile(self._compute, fullgraph=True, dynamic=False, backend=BACKEND)
+        device = next(self._module.parameters()).device
+        if self.how == "graphs" and device.type != "cuda":
+            self._settle("on", f"needs a GPU, found {device.type}")
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            try:
+                self._compiled(*inputs)[0].backward()  # type: ignore[no-untyped-call]
+            except torch.OutOfMemoryError:
+                pass  # when it happens again there is somebody who knows what to do
+            except Exception as error:  # of as many kinds as there are compilers
+                self._settle("off", error)
+        self._module.zero_grad(set_to_none=True)
+
+    def _run(self, *inputs: Any) -> Parts:
+        """Without a graph."""
+        assert self._compiled
+        if self.how != "off":
+            try:
+                return self._compiled(*inputs)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                self._settle("off", error)
+        return self._compute(*inputs)
+
+    def _replay(self, inputs: tuple[Any, ...]) -> dict[str, Tensor] | None:
+        """The parts by the graph of the inputs' shapes, captured when they have come a few times; None: not yet."""
+        leaves, structure = tree_flatten(inputs)
+        shapes = str(structure), *((leaf.shape, leaf.dtype) for leaf in leaves)
+        if (graph := self._graphs.get(shapes)) is None:
+            self._seen[shapes] = self._seen.get(shapes, 0) + 1
+            if self._seen[shapes] <= ORDINARY:
+                return None
+            before = torch.cuda.get_rng_state()
+            try:
+                graph = self._graphs[shapes] = Graph(self._run, inputs)
+            except Exception as error:  # out of memory too: without graphs it fitted
+                _leave_capture(before)
+                self._settle("on", error)
+        return graph(leaves) if graph and self.how == "graphs" else None
+
+    def _settle(self, how: How, why: object) -> None:
+        """Do less than what was asked for, and say so."""
+        done = "as written" if how == "off" else "compiled, without graphs"
+        reason = (str(why).strip().splitlines() or [type(why).__name__])[0]
+        print(f"--compile {self.how}: {reason}; from here on {done}", file=sys.stderr)
+        self.how = how
+        self.forget()
+
+
+def _leave_capture(state: Tensor) -> None:
+    """The device's generator as it was: a capture that failed leaves it waiting for its end."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    generator.graphsafe_set_state(torch.Generator(generator.device).graphsafe_get_state())
+    torch.cuda.set_rng_state(state)
+
+
+class Graph:
+    """Both passes of one shape as a CUDA graph: one launch a micro-batch. It adds to the gradients where they are.
+
+    Dropout draws what it would without the graph: a replay begins where the device's generator stands.
+    """
+
+    def __init__(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> None:
+        leaves, structure = tree_flatten(inputs)
+        self._inputs = [leaf.clone() for leaf in leaves]
+        self._graph = torch.cuda.CUDAGraph()
+        cached = torch.is_autocast_cache_enabled()
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            # Batches are made, and pinned, in another thread meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                loss, parts = compute(*structure.unflatten(self._inputs))
+                loss.backward()  # type: ignore[no-untyped-call]
+                self._parts = {name: part.detach() for name, part in parts.items()}
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+
+    def __call__(self, leaves: list[Tensor]) -> dict[str, Tensor]:
+        for mine, given in zip(self._inputs, leaves, strict=True):
+            mine.copy_(given, non_blocking=True)
+        self._graph.replay()
+        return {name: part.clone() for name, part in self._parts.items()}

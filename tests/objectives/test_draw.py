@@ -1,0 +1,111 @@
+"""Micro-batches of a fixed shape, and masks that are drawn where the batch is: the same as those of the loader."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from paribus.data.packing import ISOLATED, Rows, load
+from paribus.objectives.batch import IGNORED, Micro
+from paribus.objectives.draw import Draw, drawable
+from paribus.objectives.loader import Steps
+from paribus.objectives.mlm import Mlm
+from paribus.plan.stages import Pretraining
+
+Make = Callable[..., Pretraining]
+SIZE = 512
+
+
+@pytest.fixture
+def rows(packed: Path) -> Rows:
+    return load(packed, "train")
+
+
+def ragged(rows: Rows) -> Rows:
+    """Every third row is half as long, all are of two segments."""
+    tokens, flags, lengths = rows.tokens.copy(), rows.flags.copy(), rows.lengths.copy()
+    tokens[::3, 16:], lengths[::3] = 0, np.minimum(lengths[::3], 16)
+    return replace(rows, tokens=tokens, flags=flags, lengths=lengths, second=np.full_like(rows.second, 9))
+
+
+def asked_of(micro: Micro) -> tuple[torch.Tensor, torch.Tensor]:
+    """Places and targets of the slots that are asked."""
+    inside = micro.targets_M != IGNORED
+    return micro.places_M[inside], micro.targets_M[inside]
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        {},
+        {"rate": 0.4, "replacement": {"mask": 0.5, "random": 0.5}},
+        {"mask_specials": True, "replacement": {"mask": 0.2, "random": 0.6, "pool": "all"}},
+        {"masking": {"kind": "static", "visits": 2}},
+    ],
+)
+def test_masks_of_the_device_are_those_of_the_loader_bit_for_bit(
+    rows: Rows, pretraining: Make, objective: dict[str, object]
+) -> None:
+    budget = {"train_tokens": 2560 * 20, "batch_tokens": 256}
+    spec = pretraining(objective={"kind": "mlm", "masking": "dynamic", **objective}, budget=budget)
+    for given in (rows, ragged(rows)):
+        drawn, there = (Steps(given, spec, SIZE, 3, 4, fixed=fixed) for fixed in (False, True))
+        for number in (0, 101):  # in another pass over the rows
+            step, other = drawn.step(number), there.step(number)
+            assert float(other.predicted) == step.predicted and float(other.rows) == step.rows
+            for micro, undrawn in zip(step.micros, other.micros, strict=True):
+                assert (undrawn.targets_M == IGNORED).all() and undrawn.stream_B is not None
+                found = Draw.of(spec.objective, SIZE)(undrawn)
+                count, width = micro.tokens_BT.shape
+                assert torch.equal(found.tokens_BT[:count, :width], micro.tokens_BT)
+                places, targets = asked_of(found)
+                length = found.tokens_BT.shape[1]
+                assert torch.equal(places // length * width + places % length, micro.places_M)
+                assert torch.equal(targets, micro.targets_M)
+
+
+@pytest.mark.parametrize("unit", ["token", "whole-word"])
+def test_a_fixed_shape_changes_neither_losses_nor_gradients(rows: Rows, pretraining: Make, unit: str) -> None:
+    spec = pretraining(objective={"kind": "mlm", "masking": "dynamic", "unit": unit})
+    assert drawable(spec.objective) == (unit == "token")
+    isolated = ragged(rows)
+    isolated.flags[isolated.tokens != 0] |= ISOLATED
+    for given in (rows, ragged(rows), isolated):
+        found = []
+        for fixed in (False, True):
+            module = Mlm(spec, SIZE, 0)
+            steps = Steps(given, spec, SIZE, 0, 5, fixed=fixed)
+            losses = []
+            for loss, _ in module._parts(steps.step(2)):
+                assert loss is not None
+                loss.backward()  # type: ignore[no-untyped-call]
+                losses.append(loss.detach())
+            found.append((torch.stack(losses), [p.grad for p in module.parameters()]))
+        assert torch.allclose(found[0][0], found[1][0], rtol=1e-5)
+        for one, other in zip(found[0][1], found[1][1], strict=True):
+            assert (one is None) == (other is None)
+            assert one is None or other is None or torch.allclose(one, other, atol=1e-6)
+
+
+def test_rows_that_are_not_all_full_come_in_a_few_shapes(rows: Rows, pretraining: Make) -> None:
+    spec = pretraining(budget={"train_tokens": 2048 * 50, "batch_tokens": 2048})
+    steps = {fixed: Steps(ragged(rows), spec, SIZE, 0, None, fixed=fixed) for fixed in (False, True)}
+    shapes = {fixed: {made.step(n).micros[0].tokens_BT.shape for n in range(50)} for fixed, made in steps.items()}
+    assert len(shapes[True]) < len(shapes[False])
+    for number in range(50):
+        (micro,) = steps[True].step(number).micros
+        assert micro.padding_BT is not None and micro.segments_BT is not None
+        assert len(micro.places_M) == len(micro.tokens_BT) * int(0.15 * micro.tokens_BT.shape[1] + 0.5)
+
+
+def test_a_micro_batch_of_a_fixed_shape_is_cut_into_such(rows: Rows, pretraining: Make) -> None:
+    spec = pretraining()
+    (whole,) = Steps(rows, spec, SIZE, 0, None, fixed=True).step(1).micros
+    draw = Draw.of(spec.objective, SIZE)
+    pieces = [draw(piece) for piece in whole.cut(4)]
+    assert {len(piece.places_M) for piece in pieces} == {4 * int(0.15 * 32 + 0.5)}
+    assert torch.equal(torch.cat([piece.tokens_BT for piece in pieces]), draw(whole).tokens_BT)
+    assert torch.equal(torch.cat([piece.targets_M for piece in pieces]), draw(whole).targets_M)

@@ -1,0 +1,182 @@
+"""Compiled passes: the same numbers, one graph, no recompilation, and no end of a run where there is no compiler."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytorch_lightning as pl
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paribus.bench.devices import random_rows
+from paribus.data.packing import load, save
+from paribus.objectives.module import Pretrained
+from paribus.objectives.pretrain import prepare, pretrain
+from paribus.plan.stages import Pretraining
+from paribus.spec.run import Runtime
+from paribus.store.store import Work, read_jsonl
+from paribus.train import passes
+from paribus.train.fit import fit
+from paribus.train.ranks import Ranks
+
+Make = Callable[..., Pretraining]
+SIZE = 512
+ON = Runtime(device="cpu", compile="on", micro_batch_rows=4)
+DISENTANGLED = {
+    "position": "unordered",
+    "attention": {"kind": "disentangled", "dropout": 0.0, "c2p": True, "p2c": True, "max_distance": 8},
+    "head": {"kind": "emd", "max_length": 32},
+}
+
+
+@pytest.fixture(autouse=True)
+def _traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The same graphs, forward and backward, run by torch's own kernels: nothing is waited for but the tracing."""
+    monkeypatch.setattr(passes, "BACKEND", "aot_eager")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def graphs() -> int:
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+class Losses(pl.Callback):
+    """The loss of each step."""
+
+    def __init__(self) -> None:
+        self.found: list[float] = []
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
+        self.found.append(float(module.last["loss"]))  # type: ignore[index, arg-type]
+
+
+def trained(spec: Pretraining, packed: Path, runtime: Runtime, seed: int = 0) -> tuple[Pretrained, list[float]]:
+    steps, module = prepare(spec, seed, load(packed, "train"), SIZE, runtime, Ranks())
+    losses = Losses()
+    fit(module, steps, 6, spec.precision, runtime, [losses])
+    return module, losses.found
+
+
+@pytest.mark.parametrize("encoder, precision, tolerance", [({}, "bf16", 1e-2), (DISENTANGLED, "fp32", 1e-5)])
+def test_compiled_trains_as_written(
+    packed: Path,
+    encoder: dict[str, Any],
+    precision: str,
+    tolerance: float,
+    pretraining: Make,
+    request: pytest.FixtureRequest,
+) -> None:
+    whole = pretraining().encoder.model_dump() | encoder
+    spec = pretraining(encoder=whole, precision=precision)
+    _, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    module, compiled = trained(spec, packed, ON)
+    assert module.passes is not None and module.passes.how == "on"  # in one graph: torch refuses any break
+    assert compiled == pytest.approx(plain, abs=tolerance) and plain[-1] < plain[0]
+
+
+def test_steps_and_arms_of_one_shape_are_compiled_once(tmp_path: Path, pretraining: Make) -> None:
+    save(random_rows(32, SIZE), tmp_path, "train")
+    trained(pretraining(), tmp_path, ON)
+    assert graphs() == 1
+    static = {"kind": "mlm", "masking": {"kind": "static"}}
+    long = {"train_tokens": 2**20, "batch_tokens": 256}
+    trained(pretraining(objective=static, budget=long), tmp_path, ON, seed=1)
+    trained(pretraining(optimizer={"kind": "adamw", "lr": 1e-3}), tmp_path, ON, seed=2)
+    assert graphs() == 1
+
+
+class Synchronising(TorchDispatchMode):
+    """Refuses what makes a process wait for its device."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert func.overloadpacket.__name__ not in ("_local_scalar_dense", "nonzero", "equal", "is_nonzero"), func
+        return func(*args, **(kwargs or {}))
+
+
+class Watched(pl.Callback):
+    """Steps under that refusal."""
+
+    def on_train_batch_start(self, *_: object) -> None:
+        self._mode = Synchronising()
+        self._mode.__enter__()
+
+    def on_train_batch_end(self, *_: object) -> None:
+        self._mode.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_step_waits_for_nothing(packed: Path, pretraining: Make, fixed: bool) -> None:
+    spec = pretraining(optimizer={"kind": "adamw", "lr": 1e-2, "clip": 1.0})
+    steps, module = prepare(spec, 0, load(packed, "train"), SIZE, ON if fixed else Runtime(device="cpu"), Ranks())
+    assert module.passes is not None
+    module.passes.how = "off"  # operation by operation
+    fit(module, steps, 3, "fp32", ON, [Watched()])
+    assert module.global_step == 3
+    with pytest.raises(AssertionError), Synchronising():
+        torch.ones(()).item()
+
+
+def broken(*_: object) -> Any:
+    raise RuntimeError("no compiler\nhere")
+
+
+def broken_backwards(graph: Any, inputs: Any) -> Any:
+    from torch._dynamo.backends.common import aot_autograd
+
+    return aot_autograd(fw_compiler=lambda graph, inputs: graph, bw_compiler=broken)(graph, inputs)
+
+
+@pytest.mark.parametrize("backend", [broken, broken_backwards])
+def test_without_a_compiler_it_is_said_once_and_trained_as_written(
+    packed: Path,
+    pretraining: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    backend: Any,
+) -> None:
+    _, plain = trained(pretraining(), packed, ON.model_copy(update={"compile": "off"}))
+    monkeypatch.setattr(passes, "BACKEND", backend)
+    module, losses = trained(pretraining(), packed, ON)
+    assert module.passes is not None and module.passes.how == "off"
+    assert losses == pytest.approx(plain, abs=1e-5)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and said[0].startswith("--compile on: ") and said[0].endswith("; from here on as written")
+
+
+def test_a_stage_records_what_was_done(
+    packed: Path, pretraining: Make, begin: Callable[..., Work], capsys: pytest.CaptureFixture[str]
+) -> None:
+    curves = []
+    for asked, done in (("off", "off"), ("graphs", "on")):
+        with begin("pretrain", pretraining(), pack=asked) as work:
+            record = pretrain(pretraining(), 0, packed, SIZE, work, ON.model_copy(update={"compile": asked}))
+            curves.append([point["train/loss"] for point in read_jsonl(work.out / "curve.jsonl")])
+        assert record["compile"] == done
+    assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+    assert (
+        capsys.readouterr().err == "--compile graphs: needs a GPU, found cpu; from here on compiled, without graphs\n"
+    )
+    rtd = pretraining(objective={"kind": "rtd", "masking": "dynamic"})
+    _, module = prepare(rtd, 0, load(packed, "train"), SIZE, ON, Ranks())
+    assert module.passes is None and capsys.readouterr().err == "--compile on: not with rtd; as written\n"
+
+
+def test_the_kernel_that_is_asked_for_computes_the_attention(packed: Path, pretraining: Make) -> None:
+    losses = {how: trained(pretraining(), packed, Runtime(device="cpu", sdpa=how))[1] for how in ("math", "flash")}
+    assert losses["math"] == pytest.approx(losses["flash"], abs=1e-5)
+
+
+@pytest.mark.drill
+def test_compiled_by_inductor_it_trains_as_written(
+    tmp_path: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(random_rows(32, SIZE), tmp_path, "train")
+    monkeypatch.setattr(passes, "BACKEND", "inductor")
+    _, plain = trained(pretraining(), tmp_path, ON.model_copy(update={"compile": "off"}))
+    module, compiled = trained(pretraining(), tmp_path, ON)
+    assert module.passes is not None and module.passes.how == "on"
+    assert compiled == pytest.approx(plain, abs=1e-4)
