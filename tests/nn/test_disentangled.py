@@ -18,7 +18,7 @@ from paribus.nn.count import cost
 from paribus.nn.encoder import Encoder
 from paribus.nn.heads import EnhancedMaskDecoder, MlmHead
 from paribus.nn.init import initialise
-from paribus.nn.position import AlibiPosition, Position, RelativeTable, Unordered, relative_row
+from paribus.nn.position import AlibiPosition, Position, RelativeTable, Unordered, by_pair, relative_row
 from paribus.spec import model as spec
 from paribus.spec.load import build
 
@@ -103,7 +103,8 @@ def test_log_buckets_never_fall_and_are_odd(half: int, more: int) -> None:
 def test_the_table_gives_the_rows_a_length_needs(buckets: int | None, length: int) -> None:
     table = RelativeTable(3, 8, buckets, nn.Identity(), 0.0)
     nn.init.normal_(table.table)
-    rows, index = table(length)
+    rows, row = table(length)
+    index = by_pair(row)
     assert len(rows) == index.max() + 1 <= 2 * length
     for query in range(length):
         for key in range(length):

@@ -20,7 +20,7 @@ from paribus.train.ranks import Ranks
 Make = Callable[..., Pretraining]
 SIZE, STEPS = 512, 10
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
 class Losses(pl.Callback):

@@ -1,10 +1,14 @@
 """How tokens mix."""
 
+import importlib.util
+import sys
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from paribus.nn.position import Position
+from paribus.nn.position import Position, by_pair
 
 
 class QueryKeyValue(nn.Linear):
@@ -45,10 +49,15 @@ class FullAttention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
-        q_BHTK, k_BHTK, v_BHTK = self._qkv(x_BTD, source_BTD)
+        mixed_BHTK = self.mix(*self._qkv(x_BTD, source_BTD), padding_BT)
+        out_BTD: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(x_BTD.shape))
+        return out_BTD
+
+    def mix(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, padding_BT: Tensor | None) -> Tensor:
+        """The values each token takes up, (B, H, T, K)."""
         bias = self.bias(q_BHTK, k_BHTK)
         q_BHTK, k_BHTK = self._position[0].rotate(q_BHTK, k_BHTK)
-        mixed_BHTK = F.scaled_dot_product_attention(
+        return F.scaled_dot_product_attention(
             q_BHTK,
             k_BHTK,
             v_BHTK,
@@ -56,8 +65,6 @@ class FullAttention(nn.Module):
             dropout_p=self.dropout if self.training else 0.0,
             scale=self.scale,
         )
-        out_BTD: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(x_BTD.shape))
-        return out_BTD
 
     def bias(self, q_BHTK: Tensor, k_BHTK: Tensor) -> Tensor | None:
         """What is added to the scaled scores, (1 or B, H, T, T); None adds nothing."""
@@ -102,22 +109,80 @@ class DisentangledAttention(FullAttention):
         self.position_key = nn.Linear(width, width, bias=key_bias) if c2p and not share else None
         self.position_query = nn.Linear(width, width) if p2c and not share else None
 
+    def mix(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, padding_BT: Tensor | None) -> Tensor:
+        """By the fused kernel (nn/fused.py) where there is one for the device, else from the scores of all pairs."""
+        position, place = self._position[0], q_BHTK.device
+        alone = type(position).bias is Position.bias
+        if position.relative is None or _no_kernel(place.type, place.index, q_BHTK.dtype, q_BHTK.shape[-1], alone):
+            return super().mix(q_BHTK, k_BHTK, v_BHTK, padding_BT)
+        from paribus.nn.fused import relative_attention  # needs Triton
+
+        key_HRK, query_HRK, row_S = self._relative_rows(q_BHTK.shape[2], multiple=8)
+        q_BHTK, k_BHTK = position.rotate(q_BHTK, k_BHTK)
+        dropout = self.dropout if self.training else 0.0
+        return relative_attention(
+            q_BHTK, k_BHTK, v_BHTK, key_HRK, query_HRK, row_S, self.paper_index, padding_BT, dropout, self.scale
+        )
+
     def bias(self, q_BHTK: Tensor, k_BHTK: Tensor) -> Tensor | None:
-        bias, relative = super().bias(q_BHTK, k_BHTK), self._position[0].relative
-        if relative is None:
+        bias = super().bias(q_BHTK, k_BHTK)
+        if self._position[0].relative is None:
             return bias
-        rows_RD, index_TT = relative(q_BHTK.shape[2])
+        key_HRK, query_HRK, row_S = self._relative_rows(q_BHTK.shape[2])
+        index_TT = by_pair(row_S)
         terms_BHTT = []
-        if self.c2p:
-            key_RD = self.qkv.part(1, rows_RD) if self.position_key is None else self.position_key(rows_RD)
-            terms_BHTT.append(_pick(q_BHTK @ self._split(key_RD).mT, index_TT))
-        if self.p2c:
-            query_RD = self.qkv.part(0, rows_RD) if self.position_query is None else self.position_query(rows_RD)
+        if key_HRK is not None:
+            terms_BHTT.append(_pick(q_BHTK @ key_HRK.mT, index_TT))
+        if query_HRK is not None:
             # Picked for each key along its queries, so (j, i) until the two change places.
-            index_TT = index_TT if self.paper_index else index_TT.mT
-            terms_BHTT.append(_pick(k_BHTK @ self._split(query_RD).mT, index_TT).mT)
+            terms_BHTT.append(_pick(k_BHTK @ query_HRK.mT, index_TT if self.paper_index else index_TT.mT).mT)
         scores_BHTT: Tensor = self.scale * sum(terms_BHTT)
         return scores_BHTT if bias is None else bias + scores_BHTT
+
+    def _relative_rows(self, length: int, multiple: int = 1) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """The position keys (c2p) and position queries (p2c) that rows of `length` tokens need, and the row of each
+        distance. More rows, up to a `multiple`, are there for alignment only."""
+        relative = self._position[0].relative
+        assert relative is not None
+        rows_RD, row_S = relative(length)
+        rows_RD = F.pad(rows_RD, (0, 0, 0, -len(rows_RD) % multiple))
+        key_HRK = query_HRK = None
+        if self.c2p:
+            key_RD = self.qkv.part(1, rows_RD) if self.position_key is None else self.position_key(rows_RD)
+            key_HRK = self._split(key_RD)
+        if self.p2c:
+            query_RD = self.qkv.part(0, rows_RD) if self.position_query is None else self.position_query(rows_RD)
+            query_HRK = self._split(query_RD)
+        return key_HRK, query_HRK, row_S
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _no_kernel(device: str, number: int | None, dtype: torch.dtype, width: int, alone: bool) -> str | None:
+    """Why the fused kernel cannot be taken; None where it can. A compiled graph asks when it is made."""
+    reason = None
+    if device == "meta":
+        return "nothing is computed"
+    if device != "cuda":
+        reason = f"on {device}: it needs a CUDA GPU"
+    elif (capability := torch.cuda.get_device_capability(number)) < (8, 0):
+        reason = f"a GPU of compute capability {capability[0]}.{capability[1]}: it needs 8.0"
+    elif importlib.util.find_spec("triton") is None:
+        reason = "triton is not installed"
+    elif dtype not in (torch.bfloat16, torch.float16):
+        reason = f"in {str(dtype).removeprefix('torch.')}: it is for bfloat16 and float16"
+    elif width > 128:
+        reason = f"heads of width {width}: it takes at most 128"
+    elif not alone:
+        reason = "with another position's bias"
+    if reason:
+        _say(reason)
+    return reason
+
+
+@cache
+def _say(reason: str) -> None:
+    """Once."""
+    print(f"disentangled attention without the fused kernel, {reason}", file=sys.stderr)
 
 
 def _pick(scores_BHTR: Tensor, index_TT: Tensor) -> Tensor:

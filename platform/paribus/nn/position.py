@@ -126,10 +126,15 @@ class RelativeTable(nn.Module):
         self.register_buffer("_row_of", torch.tensor(self._rows), persistent=False)
 
     def forward(self, length: int) -> tuple[Tensor, Tensor]:
-        """The vectors (R, D) that rows of `length` tokens need, and which of them query i has for key j, (T, T)."""
+        """The vectors (R, D) that rows of `length` tokens need, and which of them each distance of a query after its
+        key has, from 1 - T to T - 1, (S,)."""
         farthest = min(length - 1, self.max_distance)
         first, last = (self._rows[self.max_distance + distance] for distance in (-farthest, farthest))
-        place_T = torch.arange(length, device=self.table.device)
-        distance_TT = (place_T[:, None] - place_T[None, :]).clamp(-self.max_distance, self.max_distance)
-        index_TT = self.get_buffer("_row_of")[distance_TT + self.max_distance] - first
-        return self.dropout(self.norm(self.table[first : last + 1])), index_TT
+        distance_S = torch.arange(1 - length, length, device=self.table.device)
+        row_S = self.get_buffer("_row_of")[distance_S.clamp(-self.max_distance, self.max_distance) + self.max_distance]
+        return self.dropout(self.norm(self.table[first : last + 1])), row_S - first
+
+
+def by_pair(row_S: Tensor) -> Tensor:
+    """What `row_S` has for the distance of query i after key j, (T, T)."""
+    return row_S.unfold(0, (len(row_S) + 1) // 2, 1).flip(-1)

@@ -43,7 +43,8 @@ class Draw:
         tokens_BT = micro.tokens_BT
         rows, length = tokens_BT.shape
         slots = len(micro.places_M) // rows
-        place_T = torch.arange(length, device=tokens_BT.device)
+        # Through floating point: to the compiler an index has 32 bits, and here it counts in 64.
+        place_T = torch.arange(length, dtype=torch.float64, device=tokens_BT.device).long()
         stream_BT = _next(micro.stream_B[:, None], place_T)
         first_B1 = length * torch.arange(rows, device=tokens_BT.device)[:, None]
 
