@@ -1,12 +1,14 @@
 """Every file that is shipped loads, says where it comes from, and plans."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paribus.data.builders import BUILDERS
-from paribus.plan.plan import plan
+from paribus.plan.plan import Plan, plan
 from paribus.project import Project, find
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run
@@ -27,6 +29,12 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(f"{task.data.path}/{name}")
     return find(root)
+
+
+@pytest.fixture(scope="module")
+def planned(project: Project) -> Callable[[str], Plan]:
+    """The plan of an experiment at scale tiny, one seed."""
+    return cache(lambda experiment: plan(project, experiment, "tiny", seeds=1))
 
 
 def at(base: str, scale: str) -> Run:
@@ -233,12 +241,11 @@ MEASURED = [name for name in PROJECT.tables if PROJECT.tables.get(name).kind in 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_every_row_of_a_papers_scores_is_an_arm_or_the_table_says_what_it_would_take(
-    project: Project, name: str
+    planned: Callable[[str], Plan], name: str
 ) -> None:
     table = PROJECT.tables.get(name)
     arms: set[str] = set()
-    for experiment in reproducing(project, name):
-        found = plan(project, experiment, "tiny", seeds=1)
+    for found in map(planned, reproducing(PROJECT, name)):
         arms |= {row.key for arm in found.arms if (row := paper_row(found, arm, table))}
     assert arms | set(table.lacking) == {row.key for row in table.rows} and not arms & set(table.lacking)
 

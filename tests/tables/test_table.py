@@ -101,7 +101,7 @@ def test_an_arm_that_the_paper_does_not_have_has_empty_published_cells(
 
 def test_an_experiment_says_which_row_of_the_paper_an_arm_is(project: Project, store: Store, fill: Fill) -> None:
     path = project.root / "experiments" / "plain.yaml"
-    path.write_text(path.read_text() + 'reproduces: roberta-table1\nrows: {"40": dynamic}\n')
+    path.write_text(path.read_text() + 'reproduces: {roberta-table1: {"40": dynamic}}\n')
     fill(store, plan(project, "plain", "mini"))
     (table,) = tables_for(project, store, "plain", "mini")
     assert cell(table, "40", "squad2_f1") == Cell(78.7) and cells(table, "15")["squad2_f1"] is None
@@ -203,9 +203,11 @@ def test_a_papers_table_brings_the_experiments_that_reproduce_it(
 
 
 def test_a_table_that_nothing_reproduces_says_so(project: Project, store: Store) -> None:
-    (table,) = tables_for(project, store, "xlnet-glue", "mini")
-    assert len(table.rows) == len(project.tables.get("xlnet-glue").rows)
-    assert table.notes[0] == "There are no runs: no experiment says `reproduces: xlnet-glue` yet."
+    (table,) = tables_for(project, store, "roberta-glue-test", "mini")
+    assert len(table.rows) == len(project.tables.get("roberta-glue-test").rows)
+    assert table.notes[0] == "There are no runs: no experiment says `reproduces: roberta-glue-test` yet."
+    (table,) = tables_for(project, store, "roberta-hyperparameters-pretraining", "mini")
+    assert table.notes[0].startswith("Settings of a paper, nothing to run")
 
 
 def test_hyper_parameters_are_rows(project: Project) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import polars as pl
 
 from paribus.errors import DataError, SpecError
-from paribus.plan.arms import Arm
+from paribus.plan.arms import BASE, Arm
 from paribus.plan.plan import Plan, flatten, plan
 from paribus.project import Project
 from paribus.spec.base import canonical
@@ -169,7 +169,7 @@ def tables_for(
             without.append(made.notes[0])
     if not found:
         return [paper_table(paper, *(without or [unreproduced(paper)]))]
-    return [replace(each, notes=(*each.notes, *without)) for each in found]
+    return [*found[:-1], replace(found[-1], notes=(*found[-1].notes, *without))]
 
 
 def reproducing(project: Project, name: str) -> list[str]:
@@ -179,6 +179,8 @@ def reproducing(project: Project, name: str) -> list[str]:
 
 def unreproduced(paper: PaperTable) -> str:
     """Why a paper's table that no experiment reproduces has no rows of ours."""
+    if paper.kind == "analysis":
+        return "There are no runs: an analysis, which no experiment here makes."
     if paper.kind == "hyperparameters":
         return "Settings of a paper, nothing to run: `paribus list bases` names what is trained with such settings here."
     return f"There are no runs: no experiment says `reproduces: {paper.id}` yet."
@@ -367,9 +369,9 @@ class _Layout:
             return []
         elsewhere = [label for label, split in self._others_splits() if split == "test"]
         return [
-            f"Ours do not compare with what is published, which are {self.paper.paper.authors}' systems at their own "
-            f"size, data, budget and fine-tuning; ours are {', '.join(self._size())}, a row an arm, not a system."
-            + (f" Published on test, ours on dev: {', '.join(elsewhere)}." if elsewhere else "")
+            "Ours and what is published do not compare. Published: the systems of the paper, at their own size, data, "
+            f"budget and fine-tuning. Ours: {', '.join(self._size())}."
+            + (f" On test there, on dev here: {', '.join(elsewhere)}." if elsewhere else "")
         ]
 
     def _others_splits(self) -> list[tuple[str, str]]:
@@ -470,8 +472,15 @@ class _Layout:
         given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
         ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
         certificate = self.certificates.get(arm.label)
-        cells = (*published, *given, *ours, Cell(certificate.mark) if certificate else None)
+        cells = (*published, *given, *ours, Cell(self._mark(arm, certificate)) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
+
+    def _mark(self, arm: Arm, certificate: Certificate) -> str:
+        """The certificate in a few characters; of another base it is never that a single thing differs."""
+        mark = certificate.mark
+        if mark.startswith("✗") or arm.levels.get(BASE) == self.plan.baseline.levels.get(BASE):
+            return mark
+        return "~ another base" + (f", {mark[2:]}" if mark.startswith("~") else "")
 
     def _row_of(self, arm: Arm) -> PaperRow | None:
         return paper_row(self.plan, arm, self.paper) if self.paper else None
@@ -618,6 +627,11 @@ class _Layout:
                 "All else equal: ✓ only the factor differs from the baseline, ~ what moved with it, ✗ what differs "
                 f"besides: `paribus compare {plan.name}:ARM {plan.baseline.label}` shows all of it."
             )
+        if len(experiment.base) > 1:
+            notes.append(
+                "Bases are whole models: a difference between two is of everything in which they differ, and of no "
+                "factor by itself."
+            )
         notes += [self._pairs(task) for task in self.tasks if isinstance(task, MinimalPairs)]
         if any(task.trains for task in self.tasks):
             notes += self._protocols()
@@ -656,7 +670,7 @@ class _Layout:
         empty = [column.label for column in paper.columns if column.task and column.label not in mine]
         return [
             *([f"The paper's row beside an arm: {'; '.join(beside)}."] if beside else []),
-            *([f"Columns that no task of {self.plan.experiment_name} measures: {', '.join(empty)}."] if empty else []),
+            *([f"Columns of the paper that no task of {self.plan.experiment_name} measures: {', '.join(empty)}."] if empty else []),
             *filter(None, [_lacking(paper)]),
         ]
 
@@ -688,7 +702,7 @@ class _Layout:
         marked = sum(map(self._on_dev, trained))
         held_out = ", on items held out of train" if marked < len(trained) else ""
         several = {task.name: task.metrics[0] for task, metric in self.scores if metric != task.metrics[0]}
-        of_several = f", of several by {', '.join(f'{task} {metric}' for task, metric in several.items())}"
+        of_several = f" (of several: {', '.join(f'{task} {metric}' for task, metric in several.items())})"
         notes = [
             "Task scores are x 100, on dev. Of its grid each run takes the point that is best over its restarts by the "
             f"metric shown{of_several if several else ''}{held_out}{protocol}. "
