@@ -206,9 +206,8 @@ def test_a_task_loads_and_its_builder_makes_its_kind(name: str) -> None:
 def test_an_experiment_has_a_number_in_every_table_that_it_reproduces(experiment: str) -> None:
     found = PROJECT.experiments.get(experiment)
     for table in map(PROJECT.tables.get, found.reproduces):
-        tasks = [PROJECT.task(name) for name in found.tasks]
-        measured = [column for task in tasks for metric in task.metrics if (column := paper_column(task, metric, table))]
-        assert measured or table.kind == "ablation", table.id
+        pairs = [(task, metric) for task in map(PROJECT.task, found.tasks) for metric in task.metrics]
+        assert any(paper_column(*pair, table) for pair in pairs) or table.kind == "ablation", table.id
 
 
 def test_every_arm_of_the_deberta_ablation_is_a_row_of_the_papers_table() -> None:

@@ -113,7 +113,7 @@ REPRODUCES = "{question: q, expect: e, base: bert, factors: [rate], seeds: 1, re
     ("text", "message"),
     [
         (REPRODUCES % '{"31": static}', r"one\.yaml: reproduces\.roberta-table1: no arm '31'; there is 15, 30, 40"),
-        (REPRODUCES % '{"30": statics}', r"roberta-table1\.30: the table has no row 'statics' \(did you mean static\?\)"),
+        (REPRODUCES % '{"30": statics}', r"table1\.30: the table has no row 'statics' \(did you mean static\?\)"),
         (REPRODUCES.replace("table1", "table") % "{}", r"reproduces: no table is called 'roberta-table'"),
     ],
 )

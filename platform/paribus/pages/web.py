@@ -129,9 +129,9 @@ class Site:
                 table = content(self.project, self.store, planned).beside(self.project.tables.get(name))
                 found.append({"table": table, "link": planned.label})
         if not found:
-            paper = self.project.tables.get(name)
-            others = [f"There are no runs of {other} yet: `paribus run {other}`" for other in reproducing(self.project, name)]
-            found = [{"table": paper_table(paper, *(others or [unreproduced(paper)])), "link": None}]
+            paper, others = self.project.tables.get(name), reproducing(self.project, name)
+            notes = [f"There are no runs of {other} yet; this makes them: `paribus run {other}`" for other in others]
+            found = [{"table": paper_table(paper, *(notes or [unreproduced(paper)])), "link": None}]
         tables = [
             {
                 "title": told["table"].title,

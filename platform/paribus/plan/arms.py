@@ -40,7 +40,8 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
     if len(bases) > 1:
         if BASE in factors:
             raise SpecError(f"{where}: factors: no factor may be called {BASE!r} where there are several bases")
-        factors = {BASE: Factor(source="the bases", base=experiment.base[0], levels=dict.fromkeys(bases, {})), **factors}
+        models = Factor(source="experiments/bases", base=experiment.base[0], levels=dict.fromkeys(bases, {}))
+        factors = {BASE: models, **factors}
     chosen = {factor: _levels(experiment, factor, factors[factor], where) for factor in factors}
     baseline = {factor: _baseline(experiment, factor, factors[factor], chosen[factor], where) for factor in factors}
     for what, given in (("levels", experiment.levels), ("baseline", experiment.baseline)):

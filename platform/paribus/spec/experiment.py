@@ -210,8 +210,7 @@ class Experiment(Spec):
     seeds: int = Field(5, ge=1, le=10_000)
     tasks: tuple[str, ...] = ()
     protocol: str | dict[str, str] | None = None
-    """How they are fine-tuned: a file in experiments/protocols/, at every scale or by scale; else as base and scale say.
-    """
+    """How they are fine-tuned: a file in experiments/protocols/, or one by scale; else it is as base and scale say."""
     average: Literal["glue-leaderboard", "glue-bert", "glue-electra"] | None = None
     """A column more: the mean over GLUE as one of these defines it."""
     tune: Tune | None = None
@@ -239,7 +238,8 @@ class Experiment(Spec):
     def _bases_are_replaced_one_by_one(self) -> "Experiment":
         for scale, bases in self.base_at.items():
             if len(bases) != len(self.base):
-                raise ValueError(f"base_at.{scale}: expected as many as `base` has ({len(self.base)}), found {len(bases)}")
+                count = len(self.base)
+                raise ValueError(f"base_at.{scale}: expected as many as `base` has ({count}), found {len(bases)}")
         return self
 
     def bases_for(self, scale: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from paribus.spec.objective import Rtd
 from paribus.spec.table import Column as PaperColumn
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
-from paribus.spec.task import MinimalPairs, Task
+from paribus.spec.task import Metric, MinimalPairs, Task
 from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates, foot
@@ -60,8 +60,8 @@ WHOLE_WORDS = (
     Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False, judged=True),
     Column("words.word_accuracy", "whole words right", "points", True, published=False, judged=True),
 )
-# What papers' tables call our tasks and metrics, where it is not their name. Papers take the middle and high questions of
-# RACE from a model of both; race-middle and race-high are models of their own, so they are no column of theirs.
+# What papers' tables call our tasks and metrics, where it is not their name. Papers answer the middle and high
+# questions of RACE by one model; race-middle and race-high are models of their own, so they are no column of theirs.
 TASKS = {"squad": "squad1", "race-all": "race", "race-middle": "", "race-high": ""}
 METRICS = {
     "accuracy": "acc",
@@ -152,7 +152,8 @@ def tables_for(
         return experiment_table(planned, store, paper, failed, allow, made)
 
     if name in project.experiments.paths:
-        return [table(name, project.paper(project.experiments.get(name), f"{project.experiments.path(name)}: reproduces"))]
+        asked_by = f"{project.experiments.path(name)}: reproduces"
+        return [table(name, project.paper(project.experiments.get(name), asked_by))]
     if name not in project.tables.paths:
         known = [*project.experiments.paths, *project.tables.paths]
         raise SpecError(f"no experiment or paper table is called {name!r}" + suggest(name, known))
@@ -182,7 +183,7 @@ def unreproduced(paper: PaperTable) -> str:
     if paper.kind == "analysis":
         return "There are no runs: an analysis, which no experiment here makes."
     if paper.kind == "hyperparameters":
-        return "Settings of a paper, nothing to run: `paribus list bases` names what is trained with such settings here."
+        return "Settings of a paper, nothing to run: `paribus list bases` says which of them are trained with here."
     return f"There are no runs: no experiment says `reproduces: {paper.id}` yet."
 
 
@@ -282,7 +283,7 @@ class _Layout:
             ),
         ]
 
-    def _scores(self) -> list[tuple[Task, str]]:
+    def _scores(self) -> list[tuple[Task, Metric]]:
         """The task and metric of each column of scores: a task's first metric, which gets the verdict, and those that
         the paper prints; in the paper's order, then those that it does not have.
         """
@@ -296,15 +297,15 @@ class _Layout:
         places = {pair: columns.index(theirs) for pair in found if (theirs := self._theirs(*pair))}
         return sorted(found, key=lambda pair: places.get(pair, len(columns)))
 
-    def _theirs(self, task: Task, metric: str) -> PaperColumn | None:
+    def _theirs(self, task: Task, metric: Metric) -> PaperColumn | None:
         return paper_column(task, metric, self.paper) if self.paper else None
 
-    def _label(self, task: Task, metric: str) -> str:
-        """What a column of scores is called: as in the paper if that has it on dev; a dagger: chosen on what it reports."""
+    def _label(self, task: Task, metric: Metric) -> str:
+        """What a column of scores is called: as in the paper, if that has it. A dagger: chosen on what it reports."""
         theirs, dagger = self._theirs(task, metric), " †" if self._on_dev(task) else ""
         if theirs is None or theirs.metric == "corr":
             return f"{task.name} {metric}{dagger}"
-        return theirs.label + (" (dev)" if theirs.split == "test" else "") + dagger
+        return (f"{theirs.label.removesuffix(' (test)')} (dev)" if theirs.split == "test" else theirs.label) + dagger
 
     def _on_dev(self, task: Task) -> bool:
         """Whether any arm chooses on the items it reports."""
@@ -364,8 +365,8 @@ class _Layout:
         return tuple(found)
 
     def _incomparable(self) -> list[str]:
-        """That ours beside a paper's results are no other measurement of them."""
-        if not self.paper or self.paper.kind != "result":
+        """That whole models of ours, or any of ours beside a paper's results, are no other measurement of them."""
+        if not self.paper or (self.paper.kind != "result" and len(self.plan.experiment.base) == 1):
             return []
         elsewhere = [label for label, split in self._others_splits() if split == "test"]
         return [
@@ -666,11 +667,11 @@ class _Layout:
         """Which row of the paper each arm stands beside, and which rows and columns have nothing of ours."""
         rows = {arm.label: row.label for arm in self.plan.arms if (row := self._row_of(arm))}
         beside = [f"{arm}: {label}" for arm, label in rows.items() if _plain(arm) != _plain(label)]
-        mine = {label for label, _ in self._others_splits()}
+        mine, name = {label for label, _ in self._others_splits()}, self.plan.experiment_name
         empty = [column.label for column in paper.columns if column.task and column.label not in mine]
         return [
             *([f"The paper's row beside an arm: {'; '.join(beside)}."] if beside else []),
-            *([f"Columns of the paper that no task of {self.plan.experiment_name} measures: {', '.join(empty)}."] if empty else []),
+            *([f"Columns of the paper that no task of {name} measures: {', '.join(empty)}."] if empty else []),
             *filter(None, [_lacking(paper)]),
         ]
 
@@ -921,8 +922,8 @@ def paper_row(plan: Plan, arm: Arm, paper: PaperTable) -> PaperRow | None:
     return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
 
 
-def paper_column(task: Task, metric: str, paper: PaperTable) -> PaperColumn | None:
-    """The paper's column of a metric of `task`: on dev, else on test, else a correlation that the paper does not name."""
+def paper_column(task: Task, metric: Metric, paper: PaperTable) -> PaperColumn | None:
+    """The paper's column of a metric of `task`: on dev, else on test, else a correlation that it does not name."""
     name = TASKS.get(task.name, task.name.replace("-", "_"))
     wanted = [(METRICS.get(metric, metric), "dev"), (METRICS.get(metric, metric), "test")]
     if metric == "pearson":
