@@ -226,7 +226,7 @@ def experiment_table(
     """
     stages = Finished(store, plan.runs)
     measured, found = frame(plan, stages), states(plan, stages, failed)
-    untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
+    untouched = _results(measured).is_empty()
     tried = any(tuning.done for tuning in plan.tunings)
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
@@ -235,6 +235,11 @@ def experiment_table(
     compared = certificates(plan, stages, allow) if compared is None else compared
     layout = _Layout(plan, store, measured, found, paper, compared, finished)
     return layout.table(*foot(layout.certificates, allow))
+
+
+def _results(measured: pl.DataFrame) -> pl.DataFrame:
+    """What was measured of models."""
+    return measured.filter(pl.col("stage").is_in(["evaluate", "finetune"]))
 
 
 class _Layout:
@@ -349,8 +354,9 @@ class _Layout:
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before the first number: what is missing, and what is not shown."""
         counts = Counter(self.states.values())
+        shown = not _results(self.measured).is_empty()  # also of runs that are not done: stages are shared
         found = []
-        if (counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
+        if (shown or counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
             told = ", ".join(f"{count} {state}" for state, count in counts.items() if state not in ("done", "diverged"))
             found.append(f"Not finished: of {len(self.states)} runs {told}. Numbers and verdicts may still change.")
         if lost := Counter(arm for (arm, _), state in self.states.items() if state == "diverged"):
