@@ -62,3 +62,20 @@ def test_pretraining_on_jsonl_and_finetuning_on_cola(tmp_path: Path) -> None:
     assert len(scores) == 1 and scores[0]["n"] == 1043
     losses = [row for row in rows(tmp_path, "evaluate") if row["metric"] == "loss"]
     assert {row["split"] for row in losses} == {"validation", "test"}
+
+
+@pytest.mark.drill
+def test_the_papers_models_stand_in_a_papers_table_of_results(tmp_path: Path) -> None:
+    (tmp_path / "paribus.toml").write_text(f'data = "{DATA.resolve()}"\n')
+    asked = ("--scale", "debug", "--seeds", "1")
+    assert "4 of 4 runs are done" in paribus(tmp_path, "run", "results-ner", *asked)
+    found = json.loads(paribus(tmp_path, "table", "elmo-table1", *asked, "--format", "json"))
+    assert found["name"] == "results-ner@debug,elmo-table1"
+    labels = [column["label"] for column in found["columns"]]
+    published, ours = labels.index("CoNLL-2003 NER F1 (test)"), labels.index("CoNLL-2003 NER F1 (dev)")
+    rows = {row["key"]: row["cells"] for row in found["rows"]}
+    assert rows["elmo_baseline"][published]["value"] == 92.22 and rows["elmo_baseline"][ours] is None
+    for arm in ("bert", "roberta", "electra", "deberta"):
+        assert rows[arm][published] is None and len(rows[arm][ours]["samples"]) == 1
+    assert found["warnings"][0].startswith("Ours and what is published do not compare.")
+    assert found["warnings"][0].endswith("On test there, on dev here: CoNLL-2003 NER F1.")

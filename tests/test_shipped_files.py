@@ -1,19 +1,40 @@
 """Every file that is shipped loads, says where it comes from, and plans."""
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paribus.data.builders import BUILDERS
-from paribus.plan.plan import plan
+from paribus.plan.plan import Plan, plan
 from paribus.project import Project, find
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run
-from paribus.spec.task import Built
-from paribus.tables.table import paper_column, paper_row
+from paribus.spec.task import Built, Folder
+from paribus.tables.table import paper_column, paper_row, reproducing
 
 PROJECT = find(Path(__file__).parent.parent)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The shipped files, with a file wherever the data of a task would lie, which are a user's: enough to plan."""
+    root = tmp_path_factory.mktemp("project")
+    for task in map(PROJECT.task, PROJECT.tasks):
+        if isinstance(task.data, Folder):
+            for name in filter(None, (task.data.train, task.data.dev)):
+                path = root / "data" / task.data.path / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(f"{task.data.path}/{name}")
+    return find(root)
+
+
+@pytest.fixture(scope="module")
+def planned(project: Project) -> Callable[[str], Plan]:
+    """The plan of an experiment at scale tiny, one seed."""
+    return cache(lambda experiment: plan(project, experiment, "tiny", seeds=1))
 
 
 def at(base: str, scale: str) -> Run:
@@ -38,8 +59,8 @@ def test_what_is_shipped_is_found_from_any_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", list(PROJECT.scales))
 @pytest.mark.parametrize("experiment", list(PROJECT.experiments))
-def test_an_experiment_plans_at_every_scale(experiment: str, scale: str) -> None:
-    found = plan(PROJECT, experiment, scale, seeds=1)
+def test_an_experiment_plans_at_every_scale(project: Project, experiment: str, scale: str) -> None:
+    found = plan(project, experiment, scale, seeds=1)
     assert len(found.runs) + len(found.untuned) == len(found.arms) > 1
     assert found.baseline.baseline and found.experiment.question.endswith("?")
 
@@ -182,9 +203,11 @@ def test_a_task_loads_and_its_builder_makes_its_kind(name: str) -> None:
 
 
 @pytest.mark.parametrize("experiment", list(PROJECT.experiments))
-def test_what_an_experiment_reproduces_is_a_table_that_there_is(experiment: str) -> None:
-    table = PROJECT.experiments.get(experiment).reproduces
-    assert table is None or PROJECT.tables.get(table).id == table
+def test_an_experiment_has_a_number_in_every_table_that_it_reproduces(experiment: str) -> None:
+    found = PROJECT.experiments.get(experiment)
+    for table in map(PROJECT.tables.get, found.reproduces):
+        pairs = [(task, metric) for task in map(PROJECT.task, found.tasks) for metric in task.metrics]
+        assert any(paper_column(*pair, table) for pair in pairs) or table.kind == "ablation", table.id
 
 
 def test_every_arm_of_the_deberta_ablation_is_a_row_of_the_papers_table() -> None:
@@ -212,17 +235,17 @@ def test_the_arms_of_the_embedding_sharing_ablation_are_rows_of_the_papers_table
             assert found.baseline.run.model_copy(update={"objective": objective}) == arm.run
 
 
-ABLATIONS = [name for name in PROJECT.tables if PROJECT.tables.get(name).kind == "ablation"]
+MEASURED = [name for name in PROJECT.tables if PROJECT.tables.get(name).kind in ("ablation", "result")]
 
 
-@pytest.mark.parametrize("name", ABLATIONS)
-def test_every_row_of_a_papers_ablation_is_an_arm_or_the_table_says_what_it_would_take(name: str) -> None:
+@pytest.mark.parametrize("name", MEASURED)
+def test_every_row_of_a_papers_scores_is_an_arm_or_the_table_says_what_it_would_take(
+    planned: Callable[[str], Plan], name: str
+) -> None:
     table = PROJECT.tables.get(name)
     arms: set[str] = set()
-    for experiment in PROJECT.experiments:
-        if PROJECT.experiments.get(experiment).reproduces == name:
-            found = plan(PROJECT, experiment, "tiny", seeds=1)
-            arms |= {row.key for arm in found.arms if (row := paper_row(found, arm, table))}
+    for found in map(planned, reproducing(PROJECT, name)):
+        arms |= {row.key for arm in found.arms if (row := paper_row(found, arm, table))}
     assert arms | set(table.lacking) == {row.key for row in table.rows} and not arms & set(table.lacking)
 
 
@@ -230,7 +253,7 @@ def test_the_sizes_of_bert_are_the_papers_at_scale_base() -> None:
     found = plan(PROJECT, "model-size", "base", seeds=1)
     rows = {row.key: row.values for row in PROJECT.tables.get("bert-ablation-model-size").rows}
     for arm in found.arms:
-        encoder, printed = arm.run.encoder, rows[found.experiment.rows[arm.label]]
+        encoder, printed = arm.run.encoder, rows[found.experiment.reproduces["bert-ablation-model-size"][arm.label]]
         assert [encoder.layers, encoder.width, encoder.heads] == [
             printed[key] for key in ("layers", "hidden_size", "attention_heads")
         ]
@@ -261,8 +284,9 @@ def test_papers_columns_of_tasks_that_are_shipped_are_found_by_their_names() -> 
     found = {
         (name, column.task, column.metric)
         for name in PROJECT.tasks
-        for table in map(PROJECT.tables.get, ABLATIONS)
-        if (column := paper_column(PROJECT.task(name), table))
+        for table in map(PROJECT.tables.get, MEASURED)
+        for metric in PROJECT.task(name).metrics
+        if (column := paper_column(PROJECT.task(name), metric, table))
     }
     assert {(task, metric) for _, task, metric in found} >= {
         ("squad1", "f1"),
@@ -274,6 +298,15 @@ def test_papers_columns_of_tasks_that_are_shipped_are_found_by_their_names() -> 
         ("race", "acc"),
         ("cola", "mcc"),
         ("conll2003", "f1"),
+        ("squad2", "em"),
+        ("mrpc", "acc"),
+        ("qqp", "acc"),
+        ("stsb", "corr"),
+        ("stsb", "spearman"),
+        ("xnli_sw", "acc"),
+        ("cb", "f1"),
+        ("multirc", "em"),
+        ("record", "f1"),
     }
 
 

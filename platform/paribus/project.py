@@ -122,8 +122,9 @@ class Project:
         return Library(kind, model, [PACKAGE / folder, self.root / folder])
 
     def paper(self, experiment: Experiment, asked_by: str = "") -> PaperTable | None:
-        """The table that an experiment reproduces, if it does."""
-        return self.tables.get(experiment.reproduces, asked_by) if experiment.reproduces else None
+        """The table that an experiment reproduces, the first of several, if it does."""
+        name = next(iter(experiment.reproduces), None)
+        return self.tables.get(name, asked_by) if name else None
 
     @cached_property
     def experiments(self) -> Library[Experiment]:

@@ -78,8 +78,8 @@ def listing(project: Project, store: Store, what: str) -> list[dict[str, Any]]:
 
 def _bases(experiment: Experiment) -> str:
     """The base of an experiment and, in brackets, those of single scales."""
-    at = ", ".join(f"{scale}: {base}" for scale, base in experiment.base_at.items())
-    return experiment.base + (f" ({at})" if at else "")
+    at = ", ".join(f"{scale}: {', '.join(bases)}" for scale, bases in experiment.base_at.items())
+    return ", ".join(experiment.base) + (f" ({at})" if at else "")
 
 
 def show_rows(rows: Sequence[dict[str, Any]]) -> None:

@@ -55,6 +55,50 @@ def test_levels_and_baseline_are_chosen_by_the_experiment(project: Open) -> None
     assert [arm.label for arm in found if arm.baseline] == ["40"]
 
 
+BASES = "question: q, expect: e, seeds: 2, base: [bert, electra], base_at: {debug: [bert-relative, electra-relative]}"
+
+
+def test_several_bases_are_an_arm_each_called_the_same_at_every_scale(project: Open) -> None:
+    opened = project({"experiments/some.yaml": f"{{{BASES}, baseline: {{base: electra}}}}"})
+    found = {scale: arms(opened, "some", scale, {"optimizer.lr": 0.5}) for scale in ("debug", "base")}
+    for of_scale in found.values():
+        assert [(arm.label, arm.baseline, arm.run.optimizer.lr) for arm in of_scale] == [
+            ("electra", True, 0.5),
+            ("bert", False, 0.5),
+        ]
+    assert [arm.run.encoder.position.kind for arm in found["debug"]] == ["relative-bias"] * 2
+    assert [arm.run.encoder.position.kind for arm in found["base"]] == ["absolute"] * 2
+    assert [arm.run.objective.kind for arm in found["base"]] == ["rtd", "mlm"]
+
+
+def test_bases_and_factors_are_crossed_as_factors_are(project: Open) -> None:
+    found = arms(project({"experiments/some.yaml": f"{{{BASES}, factors: [rate]}}"}), "some", "debug")
+    assert [arm.label for arm in found] == ["baseline", "base=electra", "rate=30", "rate=40"]
+    assert [arm.run.objective.kind for arm in found] == ["mlm", "rtd", "mlm", "mlm"]
+
+
+def test_a_protocol_may_be_for_single_scales(project: Open) -> None:
+    opened = project({"experiments/some.yaml": f"{{{BASES}, tasks: [order], protocol: {{base: cramming}}}}"})
+    assert {arm.run.finetuning.schedule for arm in arms(opened, "some", "base")} == {"cosine"}
+    assert {arm.run.finetuning.schedule for arm in arms(opened, "some", "debug")} == {"linear"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ("base: bert", "factors: found none; expected at least one, or several bases"),
+        ("base: [bert, electra], base_at: {tiny: bert}", r"base_at.tiny: expected as many as `base` has \(2\), found"),
+        ("base: [bert, bert]", "base: a base is named twice: bert, bert"),
+        ("base: [bert, electrum]", "no base is called 'electrum'"),
+        ("base: [bert, electra], levels: {base: [albert]}", "levels.base: no level 'albert'"),
+        ("base: bert, factors: [rate], protocol: {debgu: cramming}", "protocol: no scale is called 'debgu'"),
+    ],
+)
+def test_bases_that_cannot_be_arms_are_refused(project: Open, fields: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        arms(project({"experiments/some.yaml": f"{{question: q, expect: e, {fields}}}"}), "some", "debug")
+
+
 def test_scale_then_experiment_then_override_have_the_last_word(project: Open) -> None:
     files = {
         "experiments/set.yaml": (

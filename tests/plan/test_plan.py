@@ -106,15 +106,14 @@ def test_flattened_paths_are_dotted() -> None:
     assert flatten({"a": {"b": [1, {"c": 2}]}, "d": 3}) == {"a.b.0": 1, "a.b.1.c": 2, "d": 3}
 
 
-REPRODUCES = "{question: q, expect: e, base: bert, factors: [rate], seeds: 1, reproduces: roberta-table1, rows: %s}"
+REPRODUCES = "{question: q, expect: e, base: bert, factors: [rate], seeds: 1, reproduces: {roberta-table1: %s}}"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (REPRODUCES % '{"31": static}', r"one\.yaml: rows: no arm '31'; there is 15, 30, 40"),
-        (REPRODUCES % '{"30": statics}', r"rows\.30: roberta-table1 has no row 'statics' \(did you mean static\?\)"),
-        (REPRODUCES.replace("reproduces: roberta-table1, ", "") % '{"30": static}', r"rows: needs `reproduces`"),
+        (REPRODUCES % '{"31": static}', r"one\.yaml: reproduces\.roberta-table1: no arm '31'; there is 15, 30, 40"),
+        (REPRODUCES % '{"30": statics}', r"table1\.30: the table has no row 'statics' \(did you mean static\?\)"),
         (REPRODUCES.replace("table1", "table") % "{}", r"reproduces: no table is called 'roberta-table'"),
     ],
 )

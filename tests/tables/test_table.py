@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from paribus.errors import SpecError
+from paribus.errors import DataError, SpecError
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage
 from paribus.project import Project, find
@@ -11,7 +11,7 @@ from paribus.spec.experiment import Claim
 from paribus.spec.table import PaperTable
 from paribus.store.store import Store
 from paribus.tables.power import needed, notes
-from paribus.tables.table import Cell, Row, Table, experiment_table, paper_table, tables_for
+from paribus.tables.table import Cell, Row, Table, experiment_table, paper_column, paper_table, tables_for
 
 Fill = Callable[..., None]
 Measure = Callable[[PlannedRun, Stage], list[tuple[str, str | None, float]]]
@@ -101,7 +101,7 @@ def test_an_arm_that_the_paper_does_not_have_has_empty_published_cells(
 
 def test_an_experiment_says_which_row_of_the_paper_an_arm_is(project: Project, store: Store, fill: Fill) -> None:
     path = project.root / "experiments" / "plain.yaml"
-    path.write_text(path.read_text() + 'reproduces: roberta-table1\nrows: {"40": dynamic}\n')
+    path.write_text(path.read_text() + 'reproduces: {roberta-table1: {"40": dynamic}}\n')
     fill(store, plan(project, "plain", "mini"))
     (table,) = tables_for(project, store, "plain", "mini")
     assert cell(table, "40", "squad2_f1") == Cell(78.7) and cells(table, "15")["squad2_f1"] is None
@@ -203,9 +203,92 @@ def test_a_papers_table_brings_the_experiments_that_reproduce_it(
 
 
 def test_a_table_that_nothing_reproduces_says_so(project: Project, store: Store) -> None:
-    (table,) = tables_for(project, store, "xlnet-glue", "mini")
-    assert len(table.rows) == len(project.tables.get("xlnet-glue").rows)
-    assert table.notes[0] == "There are no runs: no experiment says `reproduces: xlnet-glue` yet."
+    (table,) = tables_for(project, store, "roberta-glue-test", "mini")
+    assert len(table.rows) == len(project.tables.get("roberta-glue-test").rows)
+    assert table.notes[0] == "There are no runs: no experiment says `reproduces: roberta-glue-test` yet."
+    (table,) = tables_for(project, store, "roberta-hyperparameters-pretraining", "mini")
+    assert table.notes[0].startswith("Settings of a paper, nothing to run")
+
+
+RESULTS = """
+question: Which model reads best?
+expect: the larger one
+reproduces: {albert-squad-race: {roberta: roberta}, roberta-race: {bert: bert_large}}
+base: [bert-relative, roberta-relative]
+seeds: 3
+tasks: [race-all, squad]
+sesoi: {points: 1}
+"""
+
+
+@pytest.fixture
+def results(project: Project) -> Project:
+    """With an experiment of two bases on two tasks of the papers, whose files are there by name."""
+    text = RESULTS.replace("{roberta: roberta}", "{roberta-relative: roberta}").replace("{bert:", "{bert-relative:")
+    (project.root / "experiments" / "reading.yaml").write_text(text)
+    for name in ("race/RACE/train", "race/RACE/dev", "squad/train-v1.1.json", "squad/dev-v1.1.json"):
+        (path := project.root / "data" / name).parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    return project
+
+
+def test_results_stand_beside_each_table_that_the_experiment_reproduces(
+    results: Project, store: Store, fill: Fill
+) -> None:
+    fill(store, plan(results, "reading", "mini"))
+    (own,) = tables_for(results, store, "reading", "mini")
+    (race,) = tables_for(results, store, "roberta-race", "mini")
+    (both,) = [t for t in tables_for(results, store, "albert-squad-race", "mini") if t.name.startswith("reading")]
+    assert own.rows == both.rows and (own.name, race.name) == ("reading@mini", "reading@mini,roberta-race")
+    assert cell(both, "roberta-relative", "squad2_f1_dev") == Cell(89.4)
+    assert cell(race, "bert-relative", "race_acc") == Cell(72.0) and cells(race, "roberta-relative")["race_acc"] is None
+    # The same numbers and the same verdicts, whatever they stand beside.
+    for column in ("race-all.accuracy", "squad.span-f1", "words.bits_per_byte"):
+        one, other = (cell(table, "roberta-relative", column) for table in (race, both))
+        assert (one.samples, one.difference, one.verdict) == (other.samples, other.difference, other.verdict)
+
+
+def test_a_metric_that_the_paper_prints_is_shown_besides_the_one_that_gets_the_verdict(
+    results: Project, store: Store, fill: Fill
+) -> None:
+    fill(store, plan(results, "reading", "mini"))
+    (race,) = tables_for(results, store, "roberta-race", "mini")
+    (own,) = tables_for(results, store, "reading", "mini")
+    scores = [(c.label, c.judged) for c in own.columns if c.key.startswith(("race", "squad.")) and not c.published]
+    assert scores == [("SQuAD 1.1 F1 (dev)", True), ("SQuAD 1.1 EM (dev)", False), ("RACE acc (dev)", True)]
+    assert "squad.em" not in {column.key for column in race.columns}
+    assert cell(own, "roberta-relative", "squad.em").verdict is None
+    assert any("by the metric shown (of several: squad span-f1), on items" in note for note in own.notes)
+
+
+def test_results_say_first_that_they_do_not_compare_with_what_is_published_and_on_which_split_each_is(
+    results: Project, store: Store, fill: Fill
+) -> None:
+    fill(store, plan(results, "reading", "mini"))
+    (race,) = tables_for(results, store, "roberta-race", "mini")
+    assert race.warnings[0].startswith("Ours and what is published do not compare. Published: the systems of the paper")
+    assert "scale mini, base bert-relative or roberta-relative, corpus sotu, 65,536 tokens a run" in race.warnings[0]
+    assert race.warnings[0].endswith("On test there, on dev here: RACE acc.")
+    assert [column.label for column in race.columns][:2] == ["RACE acc (test)", "RACE Middle acc (test)"]
+    assert "The paper's row beside an arm: bert-relative: BERT-large." in race.notes
+    assert "Columns of the paper that no task of reading measures: RACE Middle acc, RACE High acc." in race.notes
+    assert cell(race, "roberta-relative", "equal").value == "~ another base"
+
+
+def test_a_papers_table_without_the_tasks_data_stands_alone_and_says_what_lacks(project: Project, store: Store) -> None:
+    (table,) = tables_for(project, store, "deberta-base", "debug")
+    assert table.name == "deberta-base" and len(table.rows) == 3
+    assert table.notes[0].startswith("There are no runs of results-glue here: task cola: ")
+    assert table.notes[1].startswith("There are no runs of results-squad here: task squad: ")
+    with pytest.raises(DataError, match="task squad: .* has no train-v1.1.json"):
+        tables_for(project, store, "results-squad", "debug")
+
+
+def test_middle_and_high_questions_of_race_are_no_column_of_the_papers(project: Project) -> None:
+    # Theirs are answered by a model of both.
+    table = project.tables.get("roberta-race")
+    found = [paper_column(project.task(name), "accuracy", table) for name in ("race-all", "race-middle", "race-high")]
+    assert [column and column.key for column in found] == ["race_acc", None, None]
 
 
 def test_hyper_parameters_are_rows(project: Project) -> None:

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.project import Project
+from paribus.spec.table import PaperTable
 from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates
@@ -38,7 +39,10 @@ class Content:
     @cached_property
     def table(self) -> Table:
         """Its table."""
-        paper = self.project.paper(self.plan.experiment)
+        return self.beside(self.project.paper(self.plan.experiment))
+
+    def beside(self, paper: PaperTable | None) -> Table:
+        """Its runs beside a table that it reproduces."""
         return experiment_table(
             self.plan, self.store, paper, self.failed, finished=self.finished, compared=self.certificates
         )

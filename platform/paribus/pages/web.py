@@ -23,7 +23,7 @@ from paribus.spec.load import suggest
 from paribus.store.store import Store
 from paribus.tables import certificate
 from paribus.tables.render import page
-from paribus.tables.table import paper_table
+from paribus.tables.table import paper_table, reproducing, unreproduced
 
 PREFIX = "/paribus"
 FOLDER = PACKAGE / "dashboards" / "pages"
@@ -106,8 +106,8 @@ class Site:
         """Every table of the papers."""
         by: dict[str, list[str]] = {}
         for name in self.project.experiments:
-            if reproduces := self.project.experiments.get(name).reproduces:
-                by.setdefault(reproduces, []).append(name)
+            for table in self.project.experiments.get(name).reproduces:
+                by.setdefault(table, []).append(name)
         tables = [self.project.tables.get(name) for name in self.project.tables]
         rows = [
             {
@@ -125,11 +125,13 @@ class Site:
         """A table of a paper, beside it each experiment that was queued to reproduce it."""
         found: list[dict[str, Any]] = []
         for planned in self.plans([]):
-            if planned.experiment.reproduces == name:
-                table = content(self.project, self.store, planned).table
+            if name in planned.experiment.reproduces:
+                table = content(self.project, self.store, planned).beside(self.project.tables.get(name))
                 found.append({"table": table, "link": planned.label})
         if not found:
-            found = [{"table": paper_table(self.project.tables.get(name)), "link": None}]
+            paper, others = self.project.tables.get(name), reproducing(self.project, name)
+            notes = [f"There are no runs of {other} yet; this makes them: `paribus run {other}`" for other in others]
+            found = [{"table": paper_table(paper, *(notes or [unreproduced(paper)])), "link": None}]
         tables = [
             {
                 "title": told["table"].title,

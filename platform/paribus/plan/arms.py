@@ -14,6 +14,9 @@ from paribus.spec.finetuning import FineTuning
 from paribus.spec.load import apply, build, is_relative, suggest
 from paribus.spec.run import Run
 
+BASE = "base"
+"""What several bases are as a factor: the key of their levels, baseline and label."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -31,7 +34,14 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
     """The arms of experiment `name` at `scale`, the baseline first. `overrides` (path to value) apply to every arm."""
     experiment = project.experiments.get(name)
     where = str(project.experiments.path(name))
+    bases = experiment.bases_for(scale)
+    _refuse_twice(experiment.base, "base", f"{where}: base")
     factors = {factor: project.factors.get(factor, where) for factor in experiment.factors}
+    if len(bases) > 1:
+        if BASE in factors:
+            raise SpecError(f"{where}: factors: no factor may be called {BASE!r} where there are several bases")
+        models = Factor(source="experiments/bases", base=experiment.base[0], levels=dict.fromkeys(bases, {}))
+        factors = {BASE: models, **factors}
     chosen = {factor: _levels(experiment, factor, factors[factor], where) for factor in factors}
     baseline = {factor: _baseline(experiment, factor, factors[factor], chosen[factor], where) for factor in factors}
     for what, given in (("levels", experiment.levels), ("baseline", experiment.baseline)):
@@ -41,7 +51,8 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
     for what, named in (("factors", experiment.factors), ("tasks", experiment.tasks)):
         _refuse_twice(named, what.removesuffix("s"), f"{where}: {what}")
     _refuse_overlapping_factors(factors, where)
-    for what, at_scales in (("set_at", experiment.set_at), ("base_at", experiment.base_at)):
+    protocols = experiment.protocol if isinstance(experiment.protocol, dict) else {}
+    for what, at_scales in (("set_at", experiment.set_at), ("base_at", experiment.base_at), ("protocol", protocols)):
         for at in at_scales:
             project.scales.path(at, f"{where}: {what}")
     settings = {**experiment.set, **experiment.set_at.get(scale, {}), **(overrides or {})}
@@ -49,18 +60,22 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
     if experiment.tune:
         _refuse_what_tuning_undoes(factors, settings, experiment.tune.path, where)
 
-    common = _common(project, experiment, scale, where)
+    common = {base: _common(project, experiment, name, scale, where) for base, name in bases.items()}
     if overrides:
-        apply(common, overrides, "--set")
+        for data in common.values():
+            apply(data, overrides, "--set")
     found = []
     for levels in _combinations(experiment.design, chosen, baseline):
-        data = copy.deepcopy(common)
-        for factor, level in levels.items():
+        data = copy.deepcopy(common[levels.get(BASE, experiment.base[0])])
+        for factor in experiment.factors:
+            level = levels[factor]
             apply(data, factors[factor].levels[level], f"{project.factors.path(factor)}: levels.{level}")
         label = _label(levels, baseline, experiment.design)
         run = build(Run, data, f"{where} (scale {scale}, arm {label})")
         _refuse_recipes_of_no_task(project, run, where)
         patches = {factor: factors[factor].levels[level] for factor, level in levels.items()}
+        if BASE in levels:  # a base is all of a run but what is measured
+            patches[BASE] = {path: value for path, value in data.items() if path not in ("evaluation", "seed")}
         found.append(Arm(label, levels, project.pinned(run), levels == baseline, patches))
     return found
 
@@ -74,12 +89,12 @@ def base_at(project: Project, name: str, scale: str, where: str = "") -> dict[st
     return data
 
 
-def _common(project: Project, experiment: Experiment, scale: str, where: str) -> dict[str, Any]:
-    """The plain data every arm starts from: base, scale, protocol, the experiment's own settings."""
-    data = base_at(project, experiment.base_for(scale), scale, where)
-    if experiment.protocol:
-        path = project.protocols.path(experiment.protocol, f"{where}: protocol")
-        protocol = project.protocols.get(experiment.protocol)
+def _common(project: Project, experiment: Experiment, name: str, scale: str, where: str) -> dict[str, Any]:
+    """The plain data the arms of a base start from: base, scale, protocol, the experiment's own settings."""
+    data = base_at(project, name, scale, where)
+    if named := experiment.protocol_for(scale):
+        path = project.protocols.path(named, f"{where}: protocol")
+        protocol = project.protocols.get(named)
         data["finetuning"] = build(FineTuning, protocol.finetuning, f"{path}: finetuning").model_dump()
     apply(data, experiment.set, f"{where}: set")
     apply(data, experiment.set_at.get(scale, {}), f"{where}: set_at.{scale}")

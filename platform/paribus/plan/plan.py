@@ -124,17 +124,14 @@ def again(plan_: Plan, project: Project, results: Results) -> Plan:
 
 
 def _refuse_rows_that_are_not_there(project: Project, name: str, labels: list[str]) -> None:
-    experiment, where = project.experiments.get(name), project.experiments.path(name)
-    if not experiment.reproduces:
-        if experiment.rows:
-            raise SpecError(f"{where}: rows: needs `reproduces`, the paper's table whose rows they are")
-        return
-    rows = [row.key for row in project.tables.get(experiment.reproduces, f"{where}: reproduces").rows]
-    for label, row in experiment.rows.items():
-        if label not in labels:
-            raise SpecError(f"{where}: rows: no arm {label!r}" + suggest(label, labels))
-        if row not in rows:
-            raise SpecError(f"{where}: rows.{label}: {experiment.reproduces} has no row {row!r}" + suggest(row, rows))
+    where = f"{project.experiments.path(name)}: reproduces"
+    for table, named in project.experiments.get(name).reproduces.items():
+        rows = [row.key for row in project.tables.get(table, where).rows]
+        for label, row in named.items():
+            if label not in labels:
+                raise SpecError(f"{where}.{table}: no arm {label!r}" + suggest(label, labels))
+            if row not in rows:
+                raise SpecError(f"{where}.{table}.{label}: the table has no row {row!r}" + suggest(row, rows))
 
 
 def _refuse_what_is_not_measured(experiment: Experiment, found: list[Arm], where: str) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from paribus.spec.base import Slot, Spec
 
@@ -174,20 +174,33 @@ class Claim(Spec):
         return self
 
 
+def _tables(value: Any) -> Any:
+    """One table by its name alone is a table whose rows are called as the arms."""
+    return {value: {}} if isinstance(value, str) else value
+
+
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Bases = Annotated[tuple[str, ...], BeforeValidator(_one_or_more), Field(min_length=1)]
+
+
 class Experiment(Spec):
     """A question: base x factors x seeds x tasks. Also one MLflow experiment and one Optuna study a scale."""
 
     question: str
     expect: str
     """The guess, written before the run."""
-    reproduces: str | None = None
-    """A table in dashboards/papers/."""
-    rows: dict[str, str] = {}
-    """Arm to the key of its row there; an arm that is called as its row needs none."""
-    base: str
-    base_at: dict[str, str] = {}
-    """For a scale, another base: where the experiment's own could not learn within the budget."""
-    factors: tuple[str, ...] = Field(min_length=1)
+    reproduces: Annotated[dict[str, dict[str, str]], BeforeValidator(_tables)] = {}
+    """Tables in dashboards/papers/, the first for the experiment's own table: a name, or for each table the arms by the
+    key of their row there. An arm that is called as its row needs no entry."""
+    base: Bases
+    """One; or several, each an arm, of which the first is the baseline: a comparison of whole models."""
+    base_at: dict[str, Bases] = {}
+    """For a scale, another base: where the experiment's own could not learn within the budget; of several as many, in
+    their order."""
+    factors: tuple[str, ...] = ()
     levels: dict[str, tuple[str, ...]] = {}
     """For a factor, the levels to run; default: all."""
     baseline: dict[str, str] = {}
@@ -196,8 +209,8 @@ class Experiment(Spec):
     """one-at-a-time: the baseline and each single departure from it; full: every combination."""
     seeds: int = Field(5, ge=1, le=10_000)
     tasks: tuple[str, ...] = ()
-    protocol: str | None = None
-    """How they are fine-tuned: a file in experiments/protocols/; null is as base and scale say."""
+    protocol: str | dict[str, str] | None = None
+    """How they are fine-tuned: a file in experiments/protocols/, or one by scale; else it is as base and scale say."""
     average: Literal["glue-leaderboard", "glue-bert", "glue-electra"] | None = None
     """A column more: the mean over GLUE as one of these defines it."""
     tune: Tune | None = None
@@ -215,6 +228,24 @@ class Experiment(Spec):
     claims: tuple[Claim, ...] = ()
     """What `paribus table --check` asks for."""
 
-    def base_for(self, scale: str) -> str:
-        """The name of the base at a scale."""
-        return self.base_at.get(scale, self.base)
+    @model_validator(mode="after")
+    def _something_varies(self) -> "Experiment":
+        if not self.factors and len(self.base) == 1:
+            raise ValueError("factors: found none; expected at least one, or several bases")
+        return self
+
+    @model_validator(mode="after")
+    def _bases_are_replaced_one_by_one(self) -> "Experiment":
+        for scale, bases in self.base_at.items():
+            if len(bases) != len(self.base):
+                count = len(self.base)
+                raise ValueError(f"base_at.{scale}: expected as many as `base` has ({count}), found {len(bases)}")
+        return self
+
+    def bases_for(self, scale: str) -> dict[str, str]:
+        """The bases at a scale, by what they are called at all scales."""
+        return dict(zip(self.base, self.base_at.get(scale, self.base), strict=True))
+
+    def protocol_for(self, scale: str) -> str | None:
+        """The name of the protocol at a scale, if there is one."""
+        return self.protocol.get(scale) if isinstance(self.protocol, dict) else self.protocol

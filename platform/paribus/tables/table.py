@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import polars as pl
 
-from paribus.errors import SpecError
-from paribus.plan.arms import Arm
+from paribus.errors import DataError, SpecError
+from paribus.plan.arms import BASE, Arm
 from paribus.plan.plan import Plan, flatten, plan
 from paribus.project import Project
 from paribus.spec.base import canonical
@@ -21,7 +21,7 @@ from paribus.spec.objective import Rtd
 from paribus.spec.table import Column as PaperColumn
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.table import Row as PaperRow
-from paribus.spec.task import MinimalPairs, Task
+from paribus.spec.task import Metric, MinimalPairs, Task
 from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates, foot
@@ -60,9 +60,14 @@ WHOLE_WORDS = (
     Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False, judged=True),
     Column("words.word_accuracy", "whole words right", "points", True, published=False, judged=True),
 )
-# What papers' tables call our tasks and metrics, where it is not their name.
-TASKS = {"squad": "squad1", "race-all": "race"}
-METRICS = {"accuracy": "acc", "span-f1": "f1", "entity-f1": "f1"}
+# What papers' tables call our tasks and metrics, where it is not their name. Papers answer the middle and high
+# questions of RACE by one model; race-middle and race-high are models of their own, so they are no column of theirs.
+TASKS = {"squad": "squad1", "race-all": "race", "race-middle": "", "race-high": ""}
+METRICS = {
+    "accuracy": "acc",
+    **dict.fromkeys(("span-f1", "entity-f1", "macro-f1", "f1a", "record-f1"), "f1"),
+    **dict.fromkeys(("group-em", "record-em"), "em"),
+}
 EQUAL = Column("equal", "all else equal", "as printed", None, published=False)
 
 
@@ -140,23 +145,46 @@ def tables_for(
     `finished` what each queue has finished (its name to the key of a run to its seed). SpecError where nothing has that
     name.
     """
+
+    def table(experiment: str, paper: PaperTable | None) -> Table:
+        planned = plan(project, experiment, scale, seeds, overrides, store)
+        made = (finished or {}).get(planned.name, {})
+        return experiment_table(planned, store, paper, failed, allow, made)
+
     if name in project.experiments.paths:
-        experiments = [name]
-    elif name in project.tables.paths:
-        experiments = [other for other in project.experiments if project.experiments.get(other).reproduces == name]
-    else:
+        asked_by = f"{project.experiments.path(name)}: reproduces"
+        return [table(name, project.paper(project.experiments.get(name), asked_by))]
+    if name not in project.tables.paths:
         known = [*project.experiments.paths, *project.tables.paths]
         raise SpecError(f"no experiment or paper table is called {name!r}" + suggest(name, known))
-    if not experiments:
-        note = f"There are no runs: no experiment says `reproduces: {name}` yet."
-        return [paper_table(project.tables.get(name), note)]
-    found = []
-    for experiment in experiments:
-        planned = plan(project, experiment, scale, seeds, overrides, store)
-        paper = project.paper(planned.experiment, f"{project.experiments.path(experiment)}: reproduces")
-        made = (finished or {}).get(planned.name, {})
-        found.append(experiment_table(planned, store, paper, failed, allow, made))
-    return found
+    paper, found, without = project.tables.get(name), [], []
+    for experiment in reproducing(project, name):
+        try:
+            made = table(experiment, paper)
+        except DataError as error:  # the data of a paper's tasks are the user's: without them the paper's own is shown
+            without.append(f"There are no runs of {experiment} here: {error}")
+            continue
+        if any(row.arm for row in made.rows):
+            found.append(made)
+        else:
+            without.append(made.notes[0])
+    if not found:
+        return [paper_table(paper, *(without or [unreproduced(paper)]))]
+    return [*found[:-1], replace(found[-1], notes=(*found[-1].notes, *without))]
+
+
+def reproducing(project: Project, name: str) -> list[str]:
+    """The experiments that reproduce the paper's table `name`."""
+    return [other for other in project.experiments if name in project.experiments.get(other).reproduces]
+
+
+def unreproduced(paper: PaperTable) -> str:
+    """Why a paper's table that no experiment reproduces has no rows of ours."""
+    if paper.kind == "analysis":
+        return "There are no runs: an analysis, which no experiment here makes."
+    if paper.kind == "hyperparameters":
+        return "Settings of a paper, nothing to run: `paribus list bases` says which of them are trained with here."
+    return f"There are no runs: no experiment says `reproduces: {paper.id}` yet."
 
 
 def paper_table(paper: PaperTable, *notes: str) -> Table:
@@ -198,7 +226,7 @@ def experiment_table(
     """
     stages = Finished(store, plan.runs)
     measured, found = frame(plan, stages), states(plan, stages, failed)
-    untouched = measured.filter(pl.col("stage").is_in(["evaluate", "finetune"])).is_empty()
+    untouched = _results(measured).is_empty()
     tried = any(tuning.done for tuning in plan.tunings)
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
@@ -207,6 +235,11 @@ def experiment_table(
     compared = certificates(plan, stages, allow) if compared is None else compared
     layout = _Layout(plan, store, measured, found, paper, compared, finished)
     return layout.table(*foot(layout.certificates, allow))
+
+
+def _results(measured: pl.DataFrame) -> pl.DataFrame:
+    """What was measured of models."""
+    return measured.filter(pl.col("stage").is_in(["evaluate", "finetune"]))
 
 
 class _Layout:
@@ -226,9 +259,15 @@ class _Layout:
         self.certificates, self.finished = certificates or {}, finished or {}
         self.refusals = {arm: found.refusal for arm, found in self.certificates.items() if found.refusal}
         self.tasks = plan.baseline.run.evaluation.tasks
+        self.scores = self._scores()
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
         self.published = _published_columns(paper) if paper else []
-        self.settings = settings(plan.arms)
+        # Whole models differ in numbers without end; what they have of data and updates is the first to ask for.
+        self.settings = {
+            path: values
+            for path, values in settings(plan.arms).items()
+            if len(plan.experiment.base) == 1 or path.startswith("budget.")
+        }
         self.tuned = tuple(tuned(tuning) for tuning in plan.tunings)
         objectives = {type(arm.run.objective) for arm in plan.arms}
         self.vocabularies = len({stage.key for stage in plan.stages() if stage.kind == "vocabulary"})
@@ -238,8 +277,10 @@ class _Layout:
             *(WHOLE_WORDS if predicts and (self.vocabularies > 1 or self._other_units()) else ()),
             *(DETECTION if Rtd in objectives else ()),
             *(
-                Column(f"{task.name}.{task.metrics[0]}", self._label(task), "points", True, False, True)
-                for task in sorted(self.tasks, key=self._place)
+                Column(
+                    f"{task.name}.{metric}", self._label(task, metric), "points", True, False, metric == task.metrics[0]
+                )
+                for task, metric in self.scores
             ),
             *(
                 [Column("average", str(plan.experiment.average), "points", True, False, True)]
@@ -247,16 +288,33 @@ class _Layout:
             ),
         ]
 
-    def _label(self, task: Task) -> str:
-        """What a task's column is called, as in the paper if it is there; a dagger: chosen on the items it reports."""
-        on_dev = task.trains and any(arm.run.finetuning.of(task).choose_on == "dev" for arm in self.plan.arms)
-        theirs = paper_column(task, self.paper) if self.paper else None
-        return (theirs.label if theirs else f"{task.name} {task.metrics[0]}") + (" †" if on_dev else "")
+    def _scores(self) -> list[tuple[Task, Metric]]:
+        """The task and metric of each column of scores: a task's first metric, which gets the verdict, and those that
+        the paper prints; in the paper's order, then those that it does not have.
+        """
+        found = [
+            (task, metric)
+            for task in self.tasks
+            for metric in task.metrics
+            if metric == task.metrics[0] or self._theirs(task, metric)
+        ]
+        columns = list(self.paper.columns) if self.paper else []
+        places = {pair: columns.index(theirs) for pair in found if (theirs := self._theirs(*pair))}
+        return sorted(found, key=lambda pair: places.get(pair, len(columns)))
 
-    def _place(self, task: Task) -> int:
-        """Where a task's column stands: in the paper's order, then those that the paper does not have."""
-        theirs = paper_column(task, self.paper) if self.paper else None
-        return self.paper.columns.index(theirs) if self.paper and theirs else len(self.published)
+    def _theirs(self, task: Task, metric: Metric) -> PaperColumn | None:
+        return paper_column(task, metric, self.paper) if self.paper else None
+
+    def _label(self, task: Task, metric: Metric) -> str:
+        """What a column of scores is called: as in the paper, if that has it. A dagger: chosen on what it reports."""
+        theirs, dagger = self._theirs(task, metric), " †" if self._on_dev(task) else ""
+        if theirs is None or theirs.metric == "corr":
+            return f"{task.name} {metric}{dagger}"
+        return (f"{theirs.label.removesuffix(' (test)')} (dev)" if theirs.split == "test" else theirs.label) + dagger
+
+    def _on_dev(self, task: Task) -> bool:
+        """Whether any arm chooses on the items it reports."""
+        return task.trains and any(arm.run.finetuning.of(task).choose_on == "dev" for arm in self.plan.arms)
 
     def table(self, *notes: str) -> Table:
         """All of it; `notes` go first."""
@@ -266,8 +324,9 @@ class _Layout:
         matched = {row.key for arm in plan.arms if (row := self._row_of(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
         blank = (None,) * (len(self.settings) + len(self.ours) + 1)
+        beside = self.paper and self.paper.id != next(iter(plan.experiment.reproduces), None)
         return Table(
-            plan.label,
+            f"{plan.label},{self.paper.id}" if self.paper and beside else plan.label,
             f"{plan.label}: {self.paper.title}" if self.paper else plan.label,
             (
                 *self.published,
@@ -285,7 +344,7 @@ class _Layout:
             plan.experiment.expect,
             self._provenance(),
             tuned=self.tuned,
-            warnings=self.warnings(),
+            warnings=(*self._incomparable(), *self.warnings()),
             claims=tuple(
                 check(claim, *contrasts.get((claim.arm, claim.metric), (None, None)))
                 for claim in plan.experiment.claims
@@ -295,8 +354,9 @@ class _Layout:
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before the first number: what is missing, and what is not shown."""
         counts = Counter(self.states.values())
+        shown = not _results(self.measured).is_empty()  # also of runs that are not done: stages are shared
         found = []
-        if (counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
+        if (shown or counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
             told = ", ".join(f"{count} {state}" for state, count in counts.items() if state not in ("done", "diverged"))
             found.append(f"Not finished: of {len(self.states)} runs {told}. Numbers and verdicts may still change.")
         if lost := Counter(arm for (arm, _), state in self.states.items() if state == "diverged"):
@@ -309,6 +369,22 @@ class _Layout:
                 "version of this experiment or with other settings, are not shown."
             )
         return tuple(found)
+
+    def _incomparable(self) -> list[str]:
+        """That whole models of ours, or any of ours beside a paper's results, are no other measurement of them."""
+        if not self.paper or (self.paper.kind != "result" and len(self.plan.experiment.base) == 1):
+            return []
+        elsewhere = [label for label, split in self._others_splits() if split == "test"]
+        return [
+            "Ours and what is published do not compare. Published: the systems of the paper, at their own size, data, "
+            f"budget and fine-tuning. Ours: {', '.join(self._size())}."
+            + (f" On test there, on dev here: {', '.join(elsewhere)}." if elsewhere else "")
+        ]
+
+    def _others_splits(self) -> list[tuple[str, str]]:
+        """The paper's columns that ours stand for, by their label, and the split they are on."""
+        found = {theirs.label: str(theirs.split) for pair in self.scores if (theirs := self._theirs(*pair))}
+        return list(found.items())
 
     def _judged(
         self, rows: Sequence[Row], values: Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -379,10 +455,10 @@ class _Layout:
         }
         scores = chosen(self.plan, self.measured)
         pairs = self.measured.filter(pl.col("stage") == "minimal-pairs")
-        for task in self.tasks:
+        for task, metric in self.scores:
             mine = pairs if isinstance(task, MinimalPairs) else scores
-            of_task = mine.filter(task=task.name, metric=task.metrics[0])
-            frames[f"{task.name}.{task.metrics[0]}"] = of_task.with_columns(pl.col("value") * 100)
+            of_task = mine.filter(task=task.name, metric=metric)
+            frames[f"{task.name}.{metric}"] = of_task.with_columns(pl.col("value") * 100)
         if self.plan.experiment.average:
             frames["average"] = averages(scores, GLUE_AVERAGES[self.plan.experiment.average]).with_columns(
                 pl.col("value") * 100
@@ -403,8 +479,15 @@ class _Layout:
         given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
         ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
         certificate = self.certificates.get(arm.label)
-        cells = (*published, *given, *ours, Cell(certificate.mark) if certificate else None)
+        cells = (*published, *given, *ours, Cell(self._mark(arm, certificate)) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
+
+    def _mark(self, arm: Arm, certificate: Certificate) -> str:
+        """The certificate in a few characters; of another base it is never that a single thing differs."""
+        mark = certificate.mark
+        if mark.startswith("✗") or arm.levels.get(BASE) == self.plan.baseline.levels.get(BASE):
+            return mark
+        return "~ another base" + (f", {mark[2:]}" if mark.startswith("~") else "")
 
     def _row_of(self, arm: Arm) -> PaperRow | None:
         return paper_row(self.plan, arm, self.paper) if self.paper else None
@@ -464,13 +547,13 @@ class _Layout:
             bits, stage = measured[None, "unigram_bits_per_byte", "test"]
             unigram["words.bits_per_byte"] = Cell(bits, stage=stage)
         majority = {"rtd.auc": Cell(50.0)}
-        for task in self.tasks:
+        for task, metric in self.scores:
             if isinstance(task, MinimalPairs):  # by chance; a constant score would tie
-                majority[f"{task.name}.{task.metrics[0]}"] = Cell(50.0)
+                majority[f"{task.name}.{metric}"] = Cell(50.0)
                 continue
-            value, stage = measured.get((task.name, f"majority.{task.metrics[0]}", "dev"), (None, None))
+            value, stage = measured.get((task.name, f"majority.{metric}", "dev"), (None, None))
             if value is not None:
-                majority[f"{task.name}.{task.metrics[0]}"] = Cell(100 * value, stage=stage)
+                majority[f"{task.name}.{metric}"] = Cell(100 * value, stage=stage)
         rows = [("unigram", "unigram frequencies", unigram), ("majority", "best constant answer", majority)]
         blank = (None,) * (len(self.published) + len(self.settings))
         found = [(key, label, [known.get(column.key) for column in self.ours]) for key, label, known in rows]
@@ -513,22 +596,8 @@ class _Layout:
 
     def _notes(self, rows: Sequence[Row]) -> list[str]:
         plan, experiment = self.plan, self.plan.experiment
-        parameters = self.measured.filter(pl.col("metric") == "parameters")["value"].unique().sort().to_list()
-        trained = [arm for arm in plan.arms if not arm.run.pretrained]
-        tokens = sorted({arm.run.budget.steps * arm.run.budget.batch_tokens for arm in trained})
-        updates = sorted({arm.run.budget.steps for arm in trained})
-        corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
-        facts = [
-            f"scale {plan.scale}",
-            f"base {experiment.base_for(plan.scale)}",
-            f"corpus {', '.join(corpora)}",
-            *([f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run"] if tokens else []),
-            *([f"{' or '.join(f'{count:,}' for count in updates)} updates"] if updates else []),
-            *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),
-            *(f"{path}={value}" for path, value in plan.overrides.items()),
-        ]
         notes = [
-            f"Ours: {'; '.join(facts)}.",
+            f"Ours: {'; '.join(self._size())}.",
             self._count(),
             f"A cell of ours is the {experiment.aggregate} over n seeds. Below it the difference to "
             f"{plan.baseline.label}: the mean of the differences paired by seed, with its 95 % t interval "
@@ -565,6 +634,11 @@ class _Layout:
                 "All else equal: ✓ only the factor differs from the baseline, ~ what moved with it, ✗ what differs "
                 f"besides: `paribus compare {plan.name}:ARM {plan.baseline.label}` shows all of it."
             )
+        if len(experiment.base) > 1:
+            notes.append(
+                "Bases are whole models: a difference between two is of everything in which they differ, and of no "
+                "factor by itself."
+            )
         notes += [self._pairs(task) for task in self.tasks if isinstance(task, MinimalPairs)]
         if any(task.trains for task in self.tasks):
             notes += self._protocols()
@@ -573,8 +647,39 @@ class _Layout:
                 f"Published values are the paper's own, at its own size, data and budget: {_cite(self.paper)}. "
                 f"{self.paper.protocol}"
             )
-            notes += filter(None, [_lacking(self.paper)])
+            notes += self._coverage(self.paper)
         return notes
+
+    def _size(self) -> list[str]:
+        """How large ours are: scale, base, corpus, budget, parameters."""
+        plan = self.plan
+        parameters = self.measured.filter(pl.col("metric") == "parameters")["value"].unique().sort().to_list()
+        trained = [arm for arm in plan.arms if not arm.run.pretrained]
+        tokens = sorted({arm.run.budget.steps * arm.run.budget.batch_tokens for arm in trained})
+        updates = sorted({arm.run.budget.steps for arm in trained})
+        corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
+        bases = plan.experiment.bases_for(plan.scale)
+        return [
+            f"scale {plan.scale}",
+            f"base {' or '.join(bases.values())}",
+            f"corpus {', '.join(corpora)}",
+            *([f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run"] if tokens else []),
+            *([f"{' or '.join(f'{count:,}' for count in updates)} updates"] if updates else []),
+            *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),
+            *(f"{path}={value}" for path, value in plan.overrides.items()),
+        ]
+
+    def _coverage(self, paper: PaperTable) -> list[str]:
+        """Which row of the paper each arm stands beside, and which rows and columns have nothing of ours."""
+        rows = {arm.label: row.label for arm in self.plan.arms if (row := self._row_of(arm))}
+        beside = [f"{arm}: {label}" for arm, label in rows.items() if _plain(arm) != _plain(label)]
+        mine, name = {label for label, _ in self._others_splits()}, self.plan.experiment_name
+        empty = [column.label for column in paper.columns if column.task and column.label not in mine]
+        return [
+            *([f"The paper's row beside an arm: {'; '.join(beside)}."] if beside else []),
+            *([f"Columns of the paper that no task of {name} measures: {', '.join(empty)}."] if empty else []),
+            *filter(None, [_lacking(paper)]),
+        ]
 
     def _pairs(self, task: MinimalPairs) -> str:
         """How a task of minimal pairs is scored, and what to doubt about it."""
@@ -599,12 +704,16 @@ class _Layout:
             text = _by_arm({arm.label: _recipe(arm.run.finetuning, task) for arm in plan.arms})
             told.setdefault(text, []).append(task.name)
         each = [(text if len(told) == 1 else f"{', '.join(tasks)}: {text}") for text, tasks in told.items()]
-        protocol = f" (protocol {plan.experiment.protocol})" if plan.experiment.protocol else ""
-        marked = sum(column.label.endswith("†") for column in self.ours)
+        named = plan.experiment.protocol_for(plan.scale)
+        protocol = f" (protocol {named})" if named else ""
+        marked = sum(map(self._on_dev, trained))
         held_out = ", on items held out of train" if marked < len(trained) else ""
+        several = {task.name: task.metrics[0] for task, metric in self.scores if metric != task.metrics[0]}
+        of_several = f" (of several: {', '.join(f'{task} {metric}' for task, metric in several.items())})"
         notes = [
             "Task scores are x 100, on dev. Of its grid each run takes the point that is best over its restarts by the "
-            f"metric shown{held_out}{protocol}. {'; '.join(text[0].upper() + text[1:] for text in each)}."
+            f"metric shown{of_several if several else ''}{held_out}{protocol}. "
+            f"{'; '.join(text[0].upper() + text[1:] for text in each)}."
         ]
         if plan.experiment.average:
             parts = ", ".join(" and ".join(names) for names in GLUE_AVERAGES[plan.experiment.average])
@@ -785,6 +894,8 @@ def _recipe(finetuning: FineTuning, task: Task) -> str:
         f"epochs {epochs}" + (", the best kept" if recipe.keep == "best" else ""),
         f"{recipe.aggregate} of {recipe.seeds} restarts" if recipe.seeds > 1 else "1 restart",
     ]
+    if recipe.train_items is not None:
+        parts.append(f"at most {recipe.train_items:,} train items")
     if recipe.frozen is not None:
         parts.append(f"encoder frozen, layers {recipe.frozen.layers}")
     if first := finetuning.start_from.get(task.name):
@@ -811,17 +922,25 @@ def settings(arms: Sequence[Arm]) -> dict[str, dict[str, int | float]]:
 def paper_row(plan: Plan, arm: Arm, paper: PaperTable) -> PaperRow | None:
     """The row of `arm`: as the experiment says, or the one that is called as the arm or the one level it departs in."""
     levels = [level for factor, level in arm.levels.items() if arm.baseline or level != plan.baseline.levels[factor]]
-    said = plan.experiment.rows.get(arm.label, arm.label)
+    said = plan.experiment.reproduces.get(paper.id, {}).get(arm.label, arm.label)
     names = [said, *(levels if arm.baseline or len(levels) == 1 else [])]
     rows = {row.key: row for row in paper.rows}
     return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
 
 
-def paper_column(task: Task, paper: PaperTable) -> PaperColumn | None:
-    """The paper's column of what `task` reports: its first metric on dev."""
-    name, metric = task.name.replace("-", "_"), task.metrics[0]
-    asked = (TASKS.get(task.name, name), METRICS.get(metric, metric), "dev")
-    return next((column for column in paper.columns if (column.task, column.metric, column.split) == asked), None)
+def paper_column(task: Task, metric: Metric, paper: PaperTable) -> PaperColumn | None:
+    """The paper's column of a metric of `task`: on dev, else on test, else a correlation that it does not name."""
+    name = TASKS.get(task.name, task.name.replace("-", "_"))
+    wanted = [(METRICS.get(metric, metric), "dev"), (METRICS.get(metric, metric), "test")]
+    if metric == "pearson":
+        wanted.append(("corr", "dev"))
+    columns = {(column.metric, column.split): column for column in reversed(paper.columns) if column.task == name}
+    return next((columns[key] for key in wanted if key in columns), None)
+
+
+def _plain(label: str) -> str:
+    """The letters and digits of a label."""
+    return "".join(filter(str.isalnum, label)).lower()
 
 
 def _lacking(paper: PaperTable) -> str:
@@ -836,9 +955,15 @@ def _lacking(paper: PaperTable) -> str:
 
 def _published_columns(paper: PaperTable) -> list[Column]:
     return [
-        Column(column.key, column.label, "as printed", column.higher_is_better, published=True)
+        Column(column.key, _printed_label(column), "as printed", column.higher_is_better, published=True)
         for column in paper.columns
     ]
+
+
+def _printed_label(column: PaperColumn) -> str:
+    """A column's label with its split where that is test and the label does not say it: ours are on dev."""
+    untold = column.split == "test" and "test" not in column.label.lower()
+    return f"{column.label} (test)" if untold else column.label
 
 
 def _published(row: PaperRow) -> tuple[Cell | None, ...]:
