@@ -39,6 +39,17 @@ def test_a_page_loads_and_fits(page: Any, server: str, path: str, width: int) ->
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.parametrize(("width", "drawn"), [(390, "narrow"), (1280, "wide")])
+def test_charts_come_after_the_page_in_the_width_that_fits(page: Any, server: str, width: int, drawn: str) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{server}{EXPERIMENT}")
+    images = page.locator("figure img")
+    assert images.count() == 3
+    for image in images.all():
+        found = image.evaluate("async i => (await i.decode(), [i.currentSrc, i.naturalWidth, i.alt])")
+        assert found[0].endswith(f"/{drawn}") and found[1] > 200 and found[2]
+
+
 def test_a_click_on_a_column_sorts_by_its_numbers_and_another_turns_it(page: Any, server: str) -> None:
     page.goto(f"{server}{EXPERIMENT}")
     arms = "[...document.querySelectorAll('table.sortable tbody')].find(b => b.innerText.includes('dynamic'))"
@@ -114,6 +125,9 @@ def test_a_hostile_name_runs_nothing(browser: Any, server: str) -> None:
         "/runs/..%2fmlflow.db",
         "/experiments/nothing",
         "/runs/run-0'%20OR%201",
+        "/charts/masks%40debug/pie/wide",
+        "/charts/masks%40debug/cost/..%2f..",
+        "/charts/nothing/cost/wide",
     ],
 )
 def test_what_is_not_there_is_not_served(server: str, path: str) -> None:

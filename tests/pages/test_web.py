@@ -6,6 +6,8 @@ import pytest
 
 from paribus.jobs.plans import enqueue
 from paribus.jobs.queue import Queue
+from paribus.pages import charts
+from paribus.pages.content import Content
 from paribus.pages.web import Site
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project
@@ -51,6 +53,25 @@ def test_a_report_begins_with_question_and_expectation(
     text = Site(project, store, served=False).experiment(found)
     places = [text.index(part) for part in (found.experiment.question, found.experiment.expect, "<table", "<svg")]
     assert places == sorted(places)
+
+
+def test_a_served_page_is_there_before_its_charts_and_curves_are_read(
+    project: Project, store: Store, planned: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> bytes:
+        raise AssertionError("drawn while somebody waits for the page")
+
+    site = Site(project, store)
+    with monkeypatch.context() as patch:
+        patch.setattr(charts, "draw", never)
+        patch.setattr(Content, "curves", property(never))
+        sources = [
+            attributes["src"] for tag, attributes in Elements(site.experiment(planned("masks"))).found if tag == "img"
+        ]
+    kinds = [str(source).split("/")[-2] for source in sources]
+    assert kinds == ["forest", "curves", "cost"]
+    for kind in kinds:
+        assert "dynamic" in site.chart("masks@debug", kind, "wide")
 
 
 def test_missing_and_diverged_runs_are_counted(project: Project, store: Store, planned: Callable[[str], Plan]) -> None:
