@@ -44,15 +44,27 @@ TABLE = Table(
         Column("batch", "Batch", "as printed", None, published=True),
         Column("remark", "Remark", "as printed", None, published=True),
         Column("mlm.loss", "MLM loss", "nats", False, published=False, judged=True),
-        Column("cola.mcc", "cola mcc", "points", True, published=False, judged=True),
+        Column("cola.mcc", "CoLA mcc", "points", True, published=False, judged=True, beside="cola"),
     ),
     rows=(
-        Row("reference", "reference", "Published only", (Cell(76.3), Cell([16, 32]), Cell("a_b & c"), None, None)),
+        Row(
+            "reference",
+            "reference",
+            "Published only",
+            (Cell(76.3), Cell([16, 32]), Cell("a_b & c"), None, Cell(None, published=60.6)),
+        ),
         Row(
             "static",
             "static",
             "Arms",
-            (Cell(78.3), Cell(131072), None, Cell(4.5, SAMPLES, best=True), Cell(-1.23456, SAMPLES[:2])),
+            (
+                Cell(78.3),
+                Cell(131072),
+                None,
+                Cell(4.5, SAMPLES, best=True),
+                Cell(-1.23456, SAMPLES[:2], published=52.1),
+            ),
+            arm=True,
             baseline=True,
         ),
         Row(
@@ -64,10 +76,25 @@ TABLE = Table(
                 Cell(3e18),
                 None,
                 Cell(4.4876, SAMPLES, Difference(-0.0124, -0.0300, 0.0052, 3), verdict=NULL, best=True),
-                Cell(12.0, SAMPLES, Difference(13.23, 13.23, 13.23, 2), verdict=Verdict("helps", 0.01), best=True),
+                Cell(
+                    12.0,
+                    SAMPLES,
+                    Difference(13.23, 13.23, 13.23, 2),
+                    verdict=Verdict("helps", 0.01),
+                    best=True,
+                    published=50,
+                ),
             ),
+            arm=True,
         ),
-        Row("one", "one seed", "Arms", (*[None] * 4, Cell(0.04, SAMPLES[:1], Difference(-0.04, None, None, 1)))),
+        Row(
+            "one",
+            "one seed",
+            "Arms",
+            (*[None] * 4, Cell(0.04, SAMPLES[:1], Difference(-0.04, None, None, 1))),
+            arm=True,
+        ),
+        Row("none", "no runs yet", "Arms", (*[None] * 4, Cell(None, published=48.5)), arm=True),
         Row("unigram", "unigram frequencies", "Learnt nothing", (None, None, None, Cell(6.0, stage="pack-1"), None)),
     ),
     notes=("Ours: `scale` tiny; 100% of it.", "A second note."),
@@ -137,16 +164,19 @@ def test_json_has_everything_with_the_keys_of_the_runs() -> None:
     told = json.loads(render(TABLE, "json"))
     static = told["rows"][1]["cells"][3]
     assert static["value"] == 4.5 and static["samples"][0] == {"seed": 0, "run": "run-a0", "value": 4.5120001}
-    assert told["rows"][4]["cells"][3]["stage"] == "pack-1"
+    assert told["rows"][5]["cells"][3]["stage"] == "pack-1"
     assert told["provenance"]["experiment"] == "ours"
 
 
 def test_csv_is_a_line_a_cell_and_rounds_nothing() -> None:
     lines = list(csv.DictReader(io.StringIO(render(TABLE, "csv"))))
-    assert len(lines) == sum(cell is not None for row in TABLE.rows for cell in row.cells)
+    places = [(row, *pair) for row in TABLE.rows for pair in zip(TABLE.columns, row.cells, strict=True)]
+    assert len(lines) == sum(bool(cell or (row.arm and not column.published)) for row, column, cell in places)
     found = {(line["row"], line["column"]): line for line in lines}
     assert float(found["static", "cola.mcc"]["ours"]) == -1.23456
     assert found["static", "squad2_f1"]["paper"] == "78.3" and found["static", "squad2_f1"]["ours"] == ""
+    both = found["dynamic", "cola.mcc"]
+    assert (both["paper"], both["ours"]) == ("50", "12.0")
     loss = found["dynamic", "mlm.loss"]
     assert (loss["n"], loss["difference"], loss["low"], loss["seeds"]) == ("3", "-0.0124", "-0.03", "0 1 2")
 

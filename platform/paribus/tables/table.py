@@ -44,6 +44,8 @@ class Column:
     published: bool
     judged: bool = False
     """Whether the arms' differences on it get a verdict."""
+    beside: str | None = None
+    """Of a column of ours that the paper has too: the key of the paper's, whose values stand in its cells."""
 
 
 HELD_OUT = (
@@ -77,7 +79,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value: as printed by the paper, aggregated over `samples`, or measured once by `stage`."""
+    """A value: as printed by the paper, aggregated over `samples`, or measured once by `stage`.
+
+    In a column of ours that the paper has too `published` is the paper's, and `value` None where there is none of ours.
+    """
 
     value: Value
     samples: tuple[Sample, ...] = ()
@@ -88,6 +93,7 @@ class Cell:
     """On the difference, corrected for all that the table judges."""
     best: bool = False
     """Whether it is one of those of its column that may be the best: none is significantly better."""
+    published: Value = None
 
 
 @dataclass(frozen=True)
@@ -162,7 +168,7 @@ def tables_for(
 def paper_table(paper: PaperTable, *notes: str) -> Table:
     """The paper's own table; `notes` go first. Hyper-parameters are turned, so that each is a row."""
     columns = _published_columns(paper)
-    rows = [Row(row.key, row.label, row.group, _published(row)) for row in paper.rows]
+    rows = [Row(row.key, row.label, row.group, _published(row, columns)) for row in paper.rows]
     if paper.kind == "hyperparameters":
         turned = zip(*(row.cells for row in rows), strict=True)
         rows, columns = (
@@ -227,7 +233,6 @@ class _Layout:
         self.refusals = {arm: found.refusal for arm, found in self.certificates.items() if found.refusal}
         self.tasks = plan.baseline.run.evaluation.tasks
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
-        self.published = _published_columns(paper) if paper else []
         self.settings = settings(plan.arms)
         self.tuned = tuple(tuned(tuning) for tuning in plan.tunings)
         objectives = {type(arm.run.objective) for arm in plan.arms}
@@ -238,7 +243,15 @@ class _Layout:
             *(WHOLE_WORDS if predicts and (self.vocabularies > 1 or self._other_units()) else ()),
             *(DETECTION if Rtd in objectives else ()),
             *(
-                Column(f"{task.name}.{task.metrics[0]}", self._label(task), "points", True, False, True)
+                Column(
+                    f"{task.name}.{task.metrics[0]}",
+                    self._label(task),
+                    "points",
+                    True,
+                    published=False,
+                    judged=True,
+                    beside=theirs.key if (theirs := self._theirs(task)) else None,
+                )
                 for task in sorted(self.tasks, key=self._place)
             ),
             *(
@@ -246,17 +259,24 @@ class _Layout:
                 * bool(plan.experiment.average)
             ),
         ]
+        shared = {column.beside for column in self.ours}
+        columns = _published_columns(paper) if paper else []
+        self.published = [column for column in columns if column.key not in shared]
+
+    def _theirs(self, task: Task) -> PaperColumn | None:
+        return paper_column(task, self.paper) if self.paper else None
 
     def _label(self, task: Task) -> str:
         """What a task's column is called, as in the paper if it is there; a dagger: chosen on the items it reports."""
         on_dev = task.trains and any(arm.run.finetuning.of(task).choose_on == "dev" for arm in self.plan.arms)
-        theirs = paper_column(task, self.paper) if self.paper else None
+        theirs = self._theirs(task)
         return (theirs.label if theirs else f"{task.name} {task.metrics[0]}") + (" †" if on_dev else "")
 
     def _place(self, task: Task) -> int:
         """Where a task's column stands: in the paper's order, then those that the paper does not have."""
-        theirs = paper_column(task, self.paper) if self.paper else None
-        return self.paper.columns.index(theirs) if self.paper and theirs else len(self.published)
+        columns = self.paper.columns if self.paper else ()
+        theirs = self._theirs(task)
+        return columns.index(theirs) if theirs else len(columns)
 
     def table(self, *notes: str) -> Table:
         """All of it; `notes` go first."""
@@ -265,7 +285,7 @@ class _Layout:
         arms, contrasts = self._judged([self._arm(arm, values) for arm in plan.arms], values)
         matched = {row.key for arm in plan.arms if (row := self._row_of(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
-        blank = (None,) * (len(self.settings) + len(self.ours) + 1)
+        blank = (None,) * len(self.settings)
         return Table(
             plan.label,
             f"{plan.label}: {self.paper.title}" if self.paper else plan.label,
@@ -276,7 +296,15 @@ class _Layout:
                 EQUAL,
             ),
             (
-                *(Row(row.key, row.label, "Published only", (*_published(row), *blank)) for row in others),
+                *(
+                    Row(
+                        row.key,
+                        row.label,
+                        "Published only",
+                        (*_published(row, self.published), *blank, *(_beside(None, c, row) for c in self.ours), None),
+                    )
+                    for row in others
+                ),
                 *arms,
                 *self._references(),
             ),
@@ -397,11 +425,11 @@ class _Layout:
 
     def _arm(self, arm: Arm, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Row:
         row = self._row_of(arm)
-        published = _published(row) if row else (None,) * len(self.published)
+        published = _published(row, self.published) if row else (None,) * len(self.published)
         tune = self.plan.experiment.tune
         unknown = tune.path if tune and arm in self.plan.untuned else None
         given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
-        ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
+        ours = (_beside(self._cell(column, arm, values[column.key]), column, row) for column in self.ours)
         certificate = self.certificates.get(arm.label)
         cells = (*published, *given, *ours, Cell(certificate.mark) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
@@ -535,6 +563,11 @@ class _Layout:
             "(df = pairs - 1; none for one pair), each comparison by itself, not corrected for their number.",
             *self._verdict_notes(rows),
         ]
+        if any(column.beside for column in self.ours):
+            notes.append(
+                "Where the paper has the column too, its value stands last in the cell, marked published; differences "
+                "and verdicts are between our arms alone."
+            )
         keys = {column.key for column in self.ours}
         if "mlm.loss" in keys:
             notes.append("MLM loss: nats a masked token on held-out documents (test split).")
@@ -841,8 +874,14 @@ def _published_columns(paper: PaperTable) -> list[Column]:
     ]
 
 
-def _published(row: PaperRow) -> tuple[Cell | None, ...]:
-    return tuple(None if value is None else Cell(value) for value in row.values.values())
+def _published(row: PaperRow, columns: Sequence[Column]) -> tuple[Cell | None, ...]:
+    return tuple(None if (value := row.values[column.key]) is None else Cell(value) for column in columns)
+
+
+def _beside(ours: Cell | None, column: Column, row: PaperRow | None) -> Cell | None:
+    """A cell of ours with what the paper has there."""
+    value = row.values[column.beside] if row and column.beside else None
+    return ours if value is None else replace(ours or Cell(None), published=value)
 
 
 def _cite(paper: PaperTable) -> str:

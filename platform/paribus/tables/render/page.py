@@ -54,10 +54,8 @@ def fragment(table: Table) -> str:
 
 
 def _head(table: Table) -> str:
-    published = sum(column.published for column in table.columns)
-    ours = len(table.columns) - published
-    parts = (("Published", published), ("Ours", ours))
-    spans = (f'<th scope="colgroup" colspan="{count}">{name}</th>' for name, count in parts if count)
+    parts = digits.parts(table).items()
+    spans = (f'<th scope="colgroup" colspan="{count}">{name}</th>' for name, count in parts)
     names = (f"{column.label}{digits.unit(column)}{digits.arrow(column)}" for column in table.columns)
     heads = (f'<th scope="col">{escape(name)}</th>' for name in names)
     return f'<tr><td></td>{"".join(spans)}</tr>\n<tr><th scope="col">System</th>{"".join(heads)}</tr>'
@@ -76,16 +74,24 @@ def _body(table: Table) -> str:
 
 def _row(row: Row, table: Table) -> str:
     pairs = enumerate(zip(row.cells, table.columns, strict=True))
-    cells = (_cell(cell, column, digits.is_text(table, index)) for index, (cell, column) in pairs)
+    cells = (_cell(cell, column, row, digits.is_text(table, index)) for index, (cell, column) in pairs)
     kind = ' class="baseline"' if row.baseline else ""
     return f'<tr{kind}><th scope="row"><bdi>{escape(digits.label(row))}</bdi></th>{"".join(cells)}</tr>'
 
 
-def _cell(cell: Cell | None, column: Column, text: bool) -> str:
-    value, *difference = digits.lines(cell, column)
-    small = "".join(f"<small>{escape(line)}</small>" for line in difference)
+def _cell(cell: Cell | None, column: Column, row: Row, text: bool) -> str:
+    value, below = digits.value(cell, column), digits.below(cell, column)
+    small = "".join(f"<small>{escape(line)}</small>" for line in below)
     shown = f"<strong>{escape(value)}</strong>" if cell and cell.best else escape(value)
     runs = f' title="{escape(", ".join(sample.run for sample in cell.samples))}"' if cell and cell.samples else ""
     kind = " ".join(name for name, applies in (("published", column.published), ("text", text)) if applies)
-    sorted_by = f' data-value="{cell.value}"' if cell is not None and isinstance(cell.value, int | float) else ""
-    return f'<td class="{kind}"{sorted_by}{runs}>{shown}{small}</td>'
+    return f'<td class="{kind}"{_sorted_by(cell, row)}{runs}>{shown}{small}</td>'
+
+
+def _sorted_by(cell: Cell | None, row: Row) -> str:
+    """What the script sorts a row by, where not by the cell's text: arms by ours, the paper's other rows by theirs."""
+    if cell is None:
+        return ""
+    if cell.value is None:
+        return f' data-value="{"" if row.arm else cell.published}"'
+    return f' data-value="{cell.value}"' if isinstance(cell.value, int | float) else ""
