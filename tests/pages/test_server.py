@@ -82,6 +82,19 @@ def test_a_run_leads_to_its_own_page_in_mlflow(page: Any, server: str, project: 
     assert {"key": "paribus.run", "value": run.key} in found["data"]["tags"]
 
 
+def test_a_cell_leads_to_its_runs_and_they_to_mlflow_by_keyboard(page: Any, server: str) -> None:
+    page.goto(f"{server}{EXPERIMENT}")
+    page.get_by_role("link", name="n=3, runs of dynamic").first.focus()
+    page.keyboard.press("Enter")
+    row = page.locator("tr:target")
+    assert row.locator("th").inner_text() == "dynamic"
+    assert row.evaluate(
+        "row => { const box = row.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight }"
+    )
+    page.keyboard.press("Tab")
+    assert "/runs/run-" in page.evaluate("document.activeElement.href")
+
+
 def test_mlflow_itself_is_served_beside_with_a_link_to_the_pages(browser: Any, server: str) -> None:
     tab = browser.new_page()
     tab.goto(server)
@@ -148,6 +161,10 @@ def test_a_report_opens_from_disk_without_network(page: Any, project: Project, s
     page.context.set_offline(True)
     page.goto(saved.as_uri())
     assert page.locator("svg").first.is_visible() and page.locator("table").first.is_visible()
+    runs = page.get_by_role("region", name="Runs of dynamic")
+    assert not runs.is_visible()
+    page.get_by_role("link", name="n=3, runs of dynamic").first.click()
+    assert runs.is_visible() and runs.locator("tbody tr").count() == 4
     assert not page.locator(".narrow").first.is_visible()
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.locator(".narrow").first.is_visible()

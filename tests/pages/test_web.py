@@ -113,6 +113,29 @@ def test_a_paper_table_shows_our_runs_beside(project: Project, store: Store) -> 
     assert 'href="/paribus/experiments/masks%40debug"' in text and "Not finished: of 8 runs 1 missing" in text
 
 
+def _places(text: str) -> tuple[list[str], list[str]]:
+    """The ids of a page, and where its links within pages lead."""
+    tags = [attributes for _, attributes in Elements(text).found]
+    ids = [str(attributes["id"]) for attributes in tags if "id" in attributes]
+    return ids, [href for attributes in tags if "#runs-" in (href := str(attributes.get("href")))]
+
+
+def test_a_report_leads_from_each_cell_to_its_runs_in_the_same_file(report: str) -> None:
+    ids, links = _places(report)
+    assert links and {link.removeprefix("#") for link in links} <= set(ids) and len(ids) == len(set(ids))
+
+
+def test_served_pages_lead_from_each_cell_to_the_runs_of_its_arm(
+    project: Project, store: Store, planned: Callable[[str], Plan]
+) -> None:
+    site = Site(project, store)
+    ids, links = _places(site.experiment(planned("masks")))
+    assert links and {link.removeprefix("#") for link in links} <= set(ids) and len(ids) == len(set(ids))
+    _, of_paper = _places(site.paper("roberta-table1"))
+    assert {link.partition("#")[0] for link in of_paper} == {"/paribus/experiments/masks%40debug"}
+    assert {link.partition("#")[2] for link in of_paper} <= set(ids)
+
+
 def test_every_figure_and_table_says_what_it_is(report: str) -> None:
     tags = Elements(report).found
     for tag, attributes in tags:

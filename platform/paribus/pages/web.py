@@ -113,6 +113,8 @@ class Site:
             told=certificate.shown,
             seeds=range(found.seeds),
             grid=cells,
+            anchor=page.anchor,
+            listed=None if self.served else Markup(page.runs(shown.table)),
             command=f"paribus run {found.command}",
             command_table=f"paribus table {found.command} --format tex",
         )
@@ -142,17 +144,18 @@ class Site:
         for planned in self.plans([]):
             if planned.experiment.reproduces == name:
                 table = content(self.project, self.store, planned).table
-                found.append({"table": table, "link": planned.label})
+                found.append({"table": table, "link": f"{PREFIX}/experiments/{quote(planned.label)}"})
         if not found:
-            found = [{"table": paper_table(self.project.tables.get(name)), "link": None}]
+            found = [{"table": paper_table(self.project.tables.get(name)), "link": ""}]
         tables = [
             {
                 "title": told["table"].title,
                 "question": told["table"].question,
                 "expect": told["table"].expect,
+                "name": told["table"].name,
                 "link": told["link"],
                 "warnings": told["table"].warnings,
-                "html": Markup(page.fragment(told["table"])),
+                "html": Markup(page.fragment(told["table"], told["link"])),
             }
             for told in found
         ]

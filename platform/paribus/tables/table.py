@@ -785,7 +785,7 @@ class _Layout:
                     "arm": run.arm.label,
                     "seed": run.seed,
                     "state": self.states[run.arm.label, run.seed],
-                    "pretrain": run.pretrained.key,
+                    "stages": [stage.key for stage in run.stages],
                 }
                 for run in self.plan.runs
             ],

@@ -17,14 +17,23 @@ LEGEND = "\u2191 higher is better, \u2193 lower is better."
 
 
 def value(cell: Cell | None, column: Column) -> str:
-    """'4.512', with its n where it is an aggregate; a published value as its paper prints it; '' for none."""
+    """'4.512 (n=3)', or without its n where it is no aggregate; '' for none."""
+    return f"{number(cell, column)} {count(cell)}".rstrip()
+
+
+def number(cell: Cell | None, column: Column) -> str:
+    """'4.512'; a published value as its paper prints it; '' for none."""
     if cell is None or cell.value is None:
         return ""
     if column.unit == "as printed":
         return printed(cell.value)
     assert isinstance(cell.value, int | float)
-    n = f" (n={len(cell.samples)})" if cell.samples else ""
-    return f"{cell.value:.{DECIMALS[column.unit]}f}{n}"
+    return f"{cell.value:.{DECIMALS[column.unit]}f}"
+
+
+def count(cell: Cell | None) -> str:
+    """'(n=3)'; '' where a value is no aggregate."""
+    return f"(n={len(cell.samples)})" if cell and cell.samples else ""
 
 
 def printed(value: Value) -> str:
