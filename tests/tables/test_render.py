@@ -300,7 +300,7 @@ def test_a_null_says_what_could_have_been_seen_and_what_it_would_take() -> None:
     [
         ("md", "**4.500 (n=3)**"),
         ("tex", r"\textbf{4.500 (n=3)}"),
-        ("html", "<strong>4.500 <a "),
+        ("html", "<strong>4.500&nbsp;<a "),
     ],
 )
 def test_the_tied_set_is_bold_and_nothing_else(format: str, bold: str) -> None:

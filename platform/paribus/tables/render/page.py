@@ -90,7 +90,7 @@ def _cell(cell: Cell | None, column: Column, row: Row, text: bool, runs: str) ->
         label = f"n={len(cell.samples)}, runs of {digits.label(row)}"
         keys = ", ".join(sample.run for sample in cell.samples)
         link = f'href="{escape(runs)}#{anchor(row.key)}" title="{escape(keys)}" aria-label="{escape(label)}"'
-        shown += f' <a class="n" {link}>{digits.count(cell)}</a>'
+        shown += f'&nbsp;<a class="n" {link}>{digits.count(cell)}</a>'
     if cell and cell.best:
         shown = f"<strong>{shown}</strong>"
     small = "".join(f"<small>{escape(line)}</small>" for line in digits.below(cell, column))
