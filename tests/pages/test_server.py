@@ -39,6 +39,17 @@ def test_a_page_loads_and_fits(page: Any, server: str, path: str, width: int) ->
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.parametrize(("width", "drawn"), [(390, "narrow"), (1280, "wide")])
+def test_charts_come_after_the_page_in_the_width_that_fits(page: Any, server: str, width: int, drawn: str) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{server}{EXPERIMENT}")
+    images = page.locator("figure img")
+    assert images.count() == 3
+    for image in images.all():
+        found = image.evaluate("async i => (await i.decode(), [i.currentSrc, i.naturalWidth, i.alt])")
+        assert found[0].endswith(f"/{drawn}") and found[1] > 200 and found[2]
+
+
 def test_a_click_on_a_column_sorts_by_its_numbers_and_another_turns_it(page: Any, server: str) -> None:
     page.goto(f"{server}{EXPERIMENT}")
     arms = "[...document.querySelectorAll('table.sortable tbody')].find(b => b.innerText.includes('dynamic'))"
@@ -69,6 +80,19 @@ def test_a_run_leads_to_its_own_page_in_mlflow(page: Any, server: str, project: 
         found = json.load(answer)["run"]
     assert found["info"]["experiment_id"] == experiment
     assert {"key": "paribus.run", "value": run.key} in found["data"]["tags"]
+
+
+def test_a_cell_leads_to_its_runs_and_they_to_mlflow_by_keyboard(page: Any, server: str) -> None:
+    page.goto(f"{server}{EXPERIMENT}")
+    page.get_by_role("link", name="n=3, runs of dynamic").first.focus()
+    page.keyboard.press("Enter")
+    row = page.locator("tr:target")
+    assert row.locator("th").inner_text() == "dynamic"
+    assert row.evaluate(
+        "row => { const box = row.getBoundingClientRect(); return box.top >= 0 && box.bottom <= innerHeight }"
+    )
+    page.keyboard.press("Tab")
+    assert "/runs/run-" in page.evaluate("document.activeElement.href")
 
 
 def test_mlflow_itself_is_served_beside_with_a_link_to_the_pages(browser: Any, server: str) -> None:
@@ -114,6 +138,9 @@ def test_a_hostile_name_runs_nothing(browser: Any, server: str) -> None:
         "/runs/..%2fmlflow.db",
         "/experiments/nothing",
         "/runs/run-0'%20OR%201",
+        "/charts/masks%40debug/pie/wide",
+        "/charts/masks%40debug/cost/..%2f..",
+        "/charts/nothing/cost/wide",
     ],
 )
 def test_what_is_not_there_is_not_served(server: str, path: str) -> None:
@@ -134,6 +161,10 @@ def test_a_report_opens_from_disk_without_network(page: Any, project: Project, s
     page.context.set_offline(True)
     page.goto(saved.as_uri())
     assert page.locator("svg").first.is_visible() and page.locator("table").first.is_visible()
+    runs = page.get_by_role("region", name="Runs of dynamic")
+    assert not runs.is_visible()
+    page.get_by_role("link", name="n=3, runs of dynamic").first.click()
+    assert runs.is_visible() and runs.locator("tbody tr").count() == 4
     assert not page.locator(".narrow").first.is_visible()
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.locator(".narrow").first.is_visible()

@@ -6,6 +6,8 @@ import pytest
 
 from paribus.jobs.plans import enqueue
 from paribus.jobs.queue import Queue
+from paribus.pages import charts
+from paribus.pages.content import Content
 from paribus.pages.web import Site
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project
@@ -53,6 +55,25 @@ def test_a_report_begins_with_question_and_expectation(
     assert places == sorted(places)
 
 
+def test_a_served_page_is_there_before_its_charts_and_curves_are_read(
+    project: Project, store: Store, planned: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> bytes:
+        raise AssertionError("drawn while somebody waits for the page")
+
+    site = Site(project, store)
+    with monkeypatch.context() as patch:
+        patch.setattr(charts, "draw", never)
+        patch.setattr(Content, "curves", property(never))
+        sources = [
+            attributes["src"] for tag, attributes in Elements(site.experiment(planned("masks"))).found if tag == "img"
+        ]
+    kinds = [str(source).split("/")[-2] for source in sources]
+    assert kinds == ["forest", "curves", "cost"]
+    for kind in kinds:
+        assert "dynamic" in site.chart("masks@debug", kind, "wide")
+
+
 def test_missing_and_diverged_runs_are_counted(project: Project, store: Store, planned: Callable[[str], Plan]) -> None:
     site = Site(project, store)
     assert "7 done, 1 missing" in site.experiment(planned("masks"))
@@ -90,6 +111,29 @@ def test_every_paper_table_has_a_page(project: Project, store: Store) -> None:
 def test_a_paper_table_shows_our_runs_beside(project: Project, store: Store) -> None:
     text = Site(project, store).paper("roberta-table1")
     assert 'href="/paribus/experiments/masks%40debug"' in text and "Not finished: of 8 runs 1 missing" in text
+
+
+def _places(text: str) -> tuple[list[str], list[str]]:
+    """The ids of a page, and where its links within pages lead."""
+    tags = [attributes for _, attributes in Elements(text).found]
+    ids = [str(attributes["id"]) for attributes in tags if "id" in attributes]
+    return ids, [href for attributes in tags if "#runs-" in (href := str(attributes.get("href")))]
+
+
+def test_a_report_leads_from_each_cell_to_its_runs_in_the_same_file(report: str) -> None:
+    ids, links = _places(report)
+    assert links and {link.removeprefix("#") for link in links} <= set(ids) and len(ids) == len(set(ids))
+
+
+def test_served_pages_lead_from_each_cell_to_the_runs_of_its_arm(
+    project: Project, store: Store, planned: Callable[[str], Plan]
+) -> None:
+    site = Site(project, store)
+    ids, links = _places(site.experiment(planned("masks")))
+    assert links and {link.removeprefix("#") for link in links} <= set(ids) and len(ids) == len(set(ids))
+    _, of_paper = _places(site.paper("roberta-table1"))
+    assert {link.partition("#")[0] for link in of_paper} == {"/paribus/experiments/masks%40debug"}
+    assert {link.partition("#")[2] for link in of_paper} <= set(ids)
 
 
 def test_every_figure_and_table_says_what_it_is(report: str) -> None:

@@ -32,6 +32,12 @@ from paribus.tables.verdict import Checked, Verdict
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
+
+def ran(arm: str) -> dict[str, object]:
+    """What a table knows of a run."""
+    return {"run": "run-a0", "arm": arm, "seed": 0, "state": "done", "stages": ["pack-1", "pretrain-1"]}
+
+
 SAMPLES = (Sample(0, "run-a0", 4.5120001), Sample(1, "run-a1", 4.4999999), Sample(2, "run-a2", 4.5))
 NULL = Verdict("inconclusive", 0.2, 0.02, False, 0.0311, 4, family=2, seconds_a_seed=5400.0)
 TABLE = Table(
@@ -44,15 +50,27 @@ TABLE = Table(
         Column("batch", "Batch", "as printed", None, published=True),
         Column("remark", "Remark", "as printed", None, published=True),
         Column("mlm.loss", "MLM loss", "nats", False, published=False, judged=True),
-        Column("cola.mcc", "cola mcc", "points", True, published=False, judged=True),
+        Column("cola.mcc", "CoLA mcc", "points", True, published=False, judged=True, beside="cola"),
     ),
     rows=(
-        Row("reference", "reference", "Published only", (Cell(76.3), Cell([16, 32]), Cell("a_b & c"), None, None)),
+        Row(
+            "reference",
+            "reference",
+            "Published only",
+            (Cell(76.3), Cell([16, 32]), Cell("a_b & c"), None, Cell(None, published=60.6)),
+        ),
         Row(
             "static",
             "static",
             "Arms",
-            (Cell(78.3), Cell(131072), None, Cell(4.5, SAMPLES, best=True), Cell(-1.23456, SAMPLES[:2])),
+            (
+                Cell(78.3),
+                Cell(131072),
+                None,
+                Cell(4.5, SAMPLES, best=True),
+                Cell(-1.23456, SAMPLES[:2], published=52.1),
+            ),
+            arm=True,
             baseline=True,
         ),
         Row(
@@ -64,14 +82,29 @@ TABLE = Table(
                 Cell(3e18),
                 None,
                 Cell(4.4876, SAMPLES, Difference(-0.0124, -0.0300, 0.0052, 3), verdict=NULL, best=True),
-                Cell(12.0, SAMPLES, Difference(13.23, 13.23, 13.23, 2), verdict=Verdict("helps", 0.01), best=True),
+                Cell(
+                    12.0,
+                    SAMPLES,
+                    Difference(13.23, 13.23, 13.23, 2),
+                    verdict=Verdict("helps", 0.01),
+                    best=True,
+                    published=50,
+                ),
             ),
+            arm=True,
         ),
-        Row("one", "one seed", "Arms", (*[None] * 4, Cell(0.04, SAMPLES[:1], Difference(-0.04, None, None, 1)))),
+        Row(
+            "one",
+            "one seed",
+            "Arms",
+            (*[None] * 4, Cell(0.04, SAMPLES[:1], Difference(-0.04, None, None, 1))),
+            arm=True,
+        ),
+        Row("none", "no runs yet", "Arms", (*[None] * 4, Cell(None, published=48.5)), arm=True),
         Row("unigram", "unigram frequencies", "Learnt nothing", (None, None, None, Cell(6.0, stage="pack-1"), None)),
     ),
     notes=("Ours: `scale` tiny; 100% of it.", "A second note."),
-    provenance={"experiment": "ours", "runs": [{"run": "run-a0", "seed": 0}]},
+    provenance={"experiment": "ours", "runs": [ran(arm) for arm in ("static", "dynamic", "one")]},
     warnings=("Not finished: of 6 runs 1 missing.",),
     claims=(Checked(Claim(arm="dynamic", metric="cola.mcc", direction="better"), "met", "helps"),),
 )
@@ -137,16 +170,19 @@ def test_json_has_everything_with_the_keys_of_the_runs() -> None:
     told = json.loads(render(TABLE, "json"))
     static = told["rows"][1]["cells"][3]
     assert static["value"] == 4.5 and static["samples"][0] == {"seed": 0, "run": "run-a0", "value": 4.5120001}
-    assert told["rows"][4]["cells"][3]["stage"] == "pack-1"
+    assert told["rows"][5]["cells"][3]["stage"] == "pack-1"
     assert told["provenance"]["experiment"] == "ours"
 
 
 def test_csv_is_a_line_a_cell_and_rounds_nothing() -> None:
     lines = list(csv.DictReader(io.StringIO(render(TABLE, "csv"))))
-    assert len(lines) == sum(cell is not None for row in TABLE.rows for cell in row.cells)
+    places = [(row, *pair) for row in TABLE.rows for pair in zip(TABLE.columns, row.cells, strict=True)]
+    assert len(lines) == sum(bool(cell or (row.arm and not column.published)) for row, column, cell in places)
     found = {(line["row"], line["column"]): line for line in lines}
     assert float(found["static", "cola.mcc"]["ours"]) == -1.23456
     assert found["static", "squad2_f1"]["paper"] == "78.3" and found["static", "squad2_f1"]["ours"] == ""
+    both = found["dynamic", "cola.mcc"]
+    assert (both["paper"], both["ours"]) == ("50", "12.0")
     loss = found["dynamic", "mlm.loss"]
     assert (loss["n"], loss["difference"], loss["low"], loss["seeds"]) == ("3", "-0.0124", "-0.03", "0 1 2")
 
@@ -156,7 +192,8 @@ def test_html_is_well_formed_and_needs_nothing_else() -> None:
         open: list[str] = []
 
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            assert not {"src", "href"} & {name for name, _ in attrs} and tag != "script"
+            assert "src" not in dict(attrs) and tag != "script"
+            assert (dict(attrs).get("href") or "#").startswith("#")
             if tag not in ("meta", "br"):
                 self.open.append(tag)
 
@@ -168,6 +205,31 @@ def test_html_is_well_formed_and_needs_nothing_else() -> None:
     parser.feed(page)
     assert parser.open == []
     assert "50% of &lt;A&gt; &amp; B_1 | C" in page and "url(" not in page
+
+
+class Places(HTMLParser):
+    """The ids of a page and where its links lead."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str | None] = []
+        self.links: list[str | None] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if "href" in found else []
+
+
+def test_each_cell_of_ours_leads_to_its_runs_with_their_states_and_stages() -> None:
+    text = render(TABLE, "html")
+    found = Places(text)
+    assert len(found.ids) == len(set(found.ids)) == 3 and {f"#{id}" for id in found.ids} == set(found.links)
+    assert len(found.links) == 5 + 3  # a cell each, and the name of each arm above its runs
+    assert 'aria-label="n=3, runs of dynamic">(n=3)</a>' in text
+    listed = text[text.index("<h2>Runs</h2>") :]
+    assert listed.count("<code>pretrain-1</code>") == 3 and "dynamic</bdi></a>: 1 done" in listed
 
 
 def test_markdown_has_as_many_cells_in_every_line() -> None:
@@ -238,7 +300,7 @@ def test_a_null_says_what_could_have_been_seen_and_what_it_would_take() -> None:
     [
         ("md", "**4.500 (n=3)**"),
         ("tex", r"\textbf{4.500 (n=3)}"),
-        ("html", "<strong>4.500 (n=3)</strong>"),
+        ("html", "<strong>4.500&nbsp;<a "),
     ],
 )
 def test_the_tied_set_is_bold_and_nothing_else(format: str, bold: str) -> None:
@@ -272,7 +334,10 @@ HOSTILE = (
 def hostile(name: str) -> Table:
     columns = (replace(TABLE.columns[3], key=f"{name}.f1", label=f"{name} f1"), *TABLE.columns[4:])
     rows = (Row(name, name, "Arms", TABLE.rows[2].cells[3:], arm=True),)
-    return replace(TABLE, name=name, title=name, question=name, columns=columns, rows=rows, notes=(name,))
+    provenance = {"runs": [ran(name)]}
+    return replace(
+        TABLE, name=name, title=name, question=name, columns=columns, rows=rows, notes=(name,), provenance=provenance
+    )
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -284,6 +349,8 @@ def test_a_hostile_name_is_no_markup_in_html(name: str) -> None:
             self.seen.add(tag)
             assert {name for name, _ in attrs} <= {
                 "class",
+                "href",
+                "id",
                 "scope",
                 "colspan",
                 "title",
@@ -298,8 +365,10 @@ def test_a_hostile_name_is_no_markup_in_html(name: str) -> None:
             }
 
     parser = Tags()
-    parser.feed(render(hostile(name), "html"))
+    text = render(hostile(name), "html")
+    parser.feed(text)
     assert "script" not in parser.seen
+    assert {f"#{id}" for id in Places(text).ids} == set(Places(text).links)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -108,7 +108,8 @@ def test_an_experiment_says_which_row_of_the_paper_an_arm_is(project: Project, s
     assert [row.key for row in table.rows if row.group == "Published only"] == ["reference", "static"]
 
 
-def test_a_task_of_the_papers_stands_in_its_order_under_its_label(project: Project, store: Store, fill: Fill) -> None:
+@pytest.fixture
+def with_sst2(project: Project, store: Store, fill: Fill) -> Plan:
     folder = project.root / "data" / "glue_data" / "SST-2"
     folder.mkdir(parents=True)
     for split in ("train", "dev"):
@@ -117,10 +118,41 @@ def test_a_task_of_the_papers_stands_in_its_order_under_its_label(project: Proje
     path.write_text(path.read_text().replace("[grammar, casing]", "[grammar, sst2]"))
     planned = plan(project, "masks", "mini")
     fill(store, planned)
-    (table,) = tables_for(project, store, "masks", "mini")
+    return planned
+
+
+def test_a_task_of_the_papers_stands_in_its_order_under_its_label(
+    with_sst2: Plan, store: Store, paper: PaperTable
+) -> None:
+    table = experiment_table(with_sst2, store, paper)
     ours = [(column.key, column.label) for column in table.columns if not column.published]
     assert ours[2:4] == [("sst2.accuracy", "SST-2 acc"), ("grammar.mcc", "grammar mcc")]
     assert cell(table, "static", "sst2.accuracy").value == pytest.approx(60.0)
+
+
+def test_a_column_that_the_paper_has_too_holds_its_value_and_ours(
+    with_sst2: Plan, store: Store, paper: PaperTable
+) -> None:
+    table = experiment_table(with_sst2, store, paper)
+    assert [column.key for column in table.columns if column.published] == ["squad2_f1", "mnli_m_acc"]
+    assert [(column.key, column.beside) for column in table.columns if column.beside] == [("sst2.accuracy", "sst2_acc")]
+    found = cell(table, "dynamic", "sst2.accuracy")
+    assert (found.published, found.value, len(found.samples)) == (92.9, pytest.approx(62.0), 3)
+    assert found.difference and found.difference.mean == pytest.approx(2.0) and found.verdict
+    assert cell(table, "reference", "sst2.accuracy") == Cell(None, published=92.8)
+    assert cell(table, "majority", "sst2.accuracy").published is None
+    assert any("marked published" in note for note in table.notes)
+
+
+@pytest.mark.parametrize("other", [{"split": "test"}, {"metric": "f1"}, {"task": "sst5"}])
+def test_a_column_of_another_split_metric_or_task_stays_the_papers_own(
+    other: dict[str, str], with_sst2: Plan, store: Store, paper: PaperTable
+) -> None:
+    columns = [c.model_copy(update=other) if c.key == "sst2_acc" else c for c in paper.columns]
+    table = experiment_table(with_sst2, store, paper.model_copy(update={"columns": tuple(columns)}))
+    assert [column.key for column in table.columns if column.published] == ["squad2_f1", "mnli_m_acc", "sst2_acc"]
+    assert cell(table, "dynamic", "sst2_acc") == Cell(92.9)
+    assert cell(table, "dynamic", "sst2.accuracy").published is None
 
 
 def test_rows_that_no_arm_can_stand_for_are_listed_with_what_it_would_take(project: Project, store: Store) -> None:

@@ -21,6 +21,9 @@ BAD = "#d55e00"
 VERDICTS = {"helps": "#009e73", "hurts": "#d55e00", "equivalent": "#0072b2", "": "#7f7f7f"}
 SHAPES = {"helps": "triangle-up", "hurts": "triangle-down", "equivalent": "square", "": "circle"}
 
+# A mark at a place of its own; with the arms' data it would be drawn once for each.
+ONCE: Spec = {"data": {"values": [{}]}}
+
 
 @dataclass(frozen=True)
 class Theme:
@@ -69,7 +72,7 @@ def forest(content: Content, width: int) -> Spec | None:
                 "data": {"values": mine},
                 "layer": [
                     *([_band(mine[0]["sesoi"])] if mine[0]["sesoi"] else []),
-                    {"mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": 0}}},
+                    {**ONCE, "mark": {"type": "rule", "strokeDash": [3, 3]}, "encoding": {"x": {"datum": 0}}},
                     {
                         "transform": [{"filter": "datum.low !== null"}],
                         "mark": {"type": "rule", "size": 2},
@@ -93,6 +96,7 @@ def forest(content: Content, width: int) -> Spec | None:
 def _band(sesoi: float) -> Spec:
     """Where differences are smaller than the smallest effect of interest."""
     return {
+        **ONCE,
         "mark": {"type": "rect", "opacity": 0.12, "color": COLOURS[0]},
         "encoding": {"x": {"datum": -sesoi}, "x2": {"datum": sesoi}},
     }
@@ -267,6 +271,11 @@ KINDS: Mapping[str, Callable[[Content, int], Spec | None]] = {
     "grid": grid,
 }
 FORMATS = ("svg", "pdf", "png")
+
+
+def drawable(content: Content, kind: str) -> bool:
+    """Whether one of KINDS has anything to show, told without what only drawing it takes."""
+    return content.learns if kind == "curves" else KINDS[kind](content, 0) is not None
 
 
 def draw(spec: Spec, format: str = "svg", theme: Theme = PAPER) -> bytes:

@@ -77,6 +77,12 @@ class Content:
         """(arm, seed) to the run; a run whose arm is still being tuned is not known."""
         return {(run.arm.label, run.seed): run for run in self.plan.runs}
 
+    @property
+    def learns(self) -> bool:
+        """Whether there is a learning curve; to read them all takes longer."""
+        keys = (run.pretrained.key for run in self.plan.runs if not run.arm.run.pretrained)
+        return any(self.store.curve(key)[1:] for key in keys)
+
     @cached_property
     def curves(self) -> Mapping[str, list[tuple[int, list[float]]]]:
         """Arm to its learning curve: tokens trained on, and the training losses of its seeds there."""

@@ -1,6 +1,5 @@
 """The pages inside MLflow's own server: `mlflow server --app-name paribus` finds `create_app` by its entry point."""
 
-import threading
 from collections.abc import Awaitable, Callable, MutableMapping
 from html import escape
 from typing import Any
@@ -10,7 +9,6 @@ from fastapi import APIRouter, FastAPI
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from paribus.errors import ParibusError
-from paribus.pages import charts
 from paribus.pages.web import FOLDER, PREFIX, Site, policy
 from paribus.project import find
 from paribus.store.store import Store
@@ -36,8 +34,6 @@ def create_app() -> FastAPI:
             app.router.routes.remove(mount)
             app.router.routes.append(mount)
     app.add_middleware(_Linked)
-    # The first chart of a process takes a second: not while somebody waits for a page.
-    threading.Thread(target=lambda: charts.draw({"data": {"values": []}, "mark": "point"}), daemon=True).start()
     return app
 
 
@@ -45,6 +41,7 @@ def _router() -> APIRouter:
     project = find()
     site = Site(project, Store(project.store))
     router = APIRouter(prefix=PREFIX)
+    site.warm()
 
     def shown(make: Callable[[], str]) -> HTMLResponse:
         try:
@@ -59,6 +56,14 @@ def _router() -> APIRouter:
     @router.get("/experiments/{name}")
     def experiment(name: str) -> HTMLResponse:
         return shown(lambda: site.experiment(site.plan(name)))
+
+    @router.get("/charts/{name}/{kind}/{width}")
+    def chart(name: str, kind: str, width: str) -> Response:
+        try:
+            headers = {**_HEADERS, "Cache-Control": "no-store"}  # the same address shows what is known by then
+            return Response(site.chart(name, kind, width), 200, headers, "image/svg+xml")
+        except ParibusError as error:
+            return Response(str(error), 404, _HEADERS, "text/plain")
 
     @router.get("/papers")
     def papers() -> HTMLResponse:

@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import datetime
 from functools import cache
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
@@ -29,6 +30,13 @@ PREFIX = "/paribus"
 FOLDER = PACKAGE / "dashboards" / "pages"
 WIDTHS = {"wide": 620, "narrow": 230}
 """Pixels of a chart's plotting area on a desk and on a phone."""
+ALTERNATIVES = {
+    "forest": "Forest plot; its numbers are in the table above",
+    "curves": "Line chart of the training loss, a line an arm",
+    "cost": "Bar chart of minutes a run, a bar an arm",
+    "tuning": "Line chart of the validation loss by value tried, a line an arm",
+}
+"""What a screen reader says of a chart that is an image."""
 
 
 def content(project: Project, store: Store, plan: Plan) -> Content:
@@ -42,6 +50,13 @@ class Site:
 
     def __init__(self, project: Project, store: Store, served: bool = True) -> None:
         self.project, self.store, self.served = project, store, served
+        self._shown: dict[str, Content] = {}
+
+    def warm(self) -> None:
+        """Load what the first page would: the project's files, and what intervals are computed with."""
+        import scipy.special  # noqa: F401
+
+        self.plans([])
 
     def experiments(self) -> str:
         """What was queued, with its progress; and what could be."""
@@ -67,7 +82,7 @@ class Site:
 
     def experiment(self, found: Plan) -> str:
         """One experiment: question and expectation first, then the table, the charts and the runs."""
-        shown = content(self.project, self.store, found)
+        shown = self._shown[found.label] = content(self.project, self.store, found)
         states = shown.states
         runs = {at: run.key for at, run in shown.runs.items()}
         cells = [
@@ -98,6 +113,8 @@ class Site:
             told=certificate.shown,
             seeds=range(found.seeds),
             grid=cells,
+            anchor=page.anchor,
+            listed=None if self.served else Markup(page.runs(shown.table)),
             command=f"paribus run {found.command}",
             command_table=f"paribus table {found.command} --format tex",
         )
@@ -127,19 +144,21 @@ class Site:
         for planned in self.plans([]):
             if name in planned.experiment.reproduces:
                 table = content(self.project, self.store, planned).beside(self.project.tables.get(name))
-                found.append({"table": table, "link": planned.label})
+                link = f"{PREFIX}/experiments/{quote(planned.label)}"
+                found.append({"table": table, "name": planned.label, "link": link})
         if not found:
             paper, others = self.project.tables.get(name), reproducing(self.project, name)
             notes = [f"There are no runs of {other} yet; this makes them: `paribus run {other}`" for other in others]
-            found = [{"table": paper_table(paper, *(notes or [unreproduced(paper)])), "link": None}]
+            found = [{"table": paper_table(paper, *(notes or [unreproduced(paper)])), "name": name, "link": ""}]
         tables = [
             {
                 "title": told["table"].title,
                 "question": told["table"].question,
                 "expect": told["table"].expect,
+                "name": told["name"],
                 "link": told["link"],
                 "warnings": told["table"].warnings,
-                "html": Markup(page.fragment(told["table"])),
+                "html": Markup(page.fragment(told["table"], told["link"])),
             }
             for told in found
         ]
@@ -160,13 +179,29 @@ class Site:
         """What was queued, planned again; what no longer plans is said in `problems`."""
         return queued(self.project, self.store, queues(self.store), problems.append)
 
+    def chart(self, label: str, kind: str, width: str) -> str:
+        """An SVG of what the page of `label` showed when it was last asked for. ParibusError where there is none."""
+        shown = self._shown.get(label) or content(self.project, self.store, self.plan(label))
+        spec = charts.KINDS[kind](shown, WIDTHS[width]) if kind in charts.KINDS and width in WIDTHS else None
+        if spec is None:
+            raise ParibusError(f"{label}: no chart {kind!r} of width {width!r}")
+        # An image does not see the style of the page that it is in.
+        style = f"<style>{page.style()} svg {{ color: var(--ink); }}</style>"
+        return charts.draw(spec, "svg", charts.SCREEN).decode().replace(">", f">{style}", 1)
+
     def _chart(self, kind: str, shown: Content) -> Markup | None:
-        """A chart in both widths; the style sheet shows one."""
+        """A chart in both widths, of which one is seen. Served, it is drawn when the page was seen and asks for it."""
+        if not charts.drawable(shown, kind):
+            return None
+        if self.served:
+            return Markup(
+                '<picture><source media="screen and (max-width: 40rem)" srcset="{0}/narrow">'
+                '<img src="{0}/wide" alt="{1}"></picture>'
+            ).format(f"{PREFIX}/charts/{quote(shown.plan.label)}/{kind}", ALTERNATIVES[kind])
         drawn = []
         for name, width in WIDTHS.items():
             spec = charts.KINDS[kind](shown, width)
-            if spec is None:
-                return None
+            assert spec
             svg = charts.draw(spec, "svg", charts.SCREEN).decode()
             drawn.append(Markup('<div class="{}">{}</div>').format(name, Markup(svg)))
         return Markup("").join(drawn)
@@ -202,11 +237,10 @@ def script() -> str:
 
 @cache
 def policy() -> str:
-    """What a page may load: nothing but what is in it."""
+    """What a page may load: nothing but what is in it, and its charts."""
     digest = base64.b64encode(hashlib.sha256(script().encode()).digest()).decode()
-    return (
-        f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'; base-uri 'none'"
-    )
+    allowed = f"style-src 'unsafe-inline'; img-src 'self' data:; script-src 'sha256-{digest}'"
+    return f"default-src 'none'; {allowed}; base-uri 'none'"
 
 
 @cache

@@ -44,6 +44,8 @@ class Column:
     published: bool
     judged: bool = False
     """Whether the arms' differences on it get a verdict."""
+    beside: str | None = None
+    """Of a column of ours that the paper has too: the key of the paper's, whose values stand in its cells."""
 
 
 HELD_OUT = (
@@ -82,7 +84,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class Cell:
-    """A value: as printed by the paper, aggregated over `samples`, or measured once by `stage`."""
+    """A value: as printed by the paper, aggregated over `samples`, or measured once by `stage`.
+
+    In a column of ours that the paper has too `published` is the paper's, and `value` None where there is none of ours.
+    """
 
     value: Value
     samples: tuple[Sample, ...] = ()
@@ -93,6 +98,7 @@ class Cell:
     """On the difference, corrected for all that the table judges."""
     best: bool = False
     """Whether it is one of those of its column that may be the best: none is significantly better."""
+    published: Value = None
 
 
 @dataclass(frozen=True)
@@ -190,7 +196,7 @@ def unreproduced(paper: PaperTable) -> str:
 def paper_table(paper: PaperTable, *notes: str) -> Table:
     """The paper's own table; `notes` go first. Hyper-parameters are turned, so that each is a row."""
     columns = _published_columns(paper)
-    rows = [Row(row.key, row.label, row.group, _published(row)) for row in paper.rows]
+    rows = [Row(row.key, row.label, row.group, _published(row, columns)) for row in paper.rows]
     if paper.kind == "hyperparameters":
         turned = zip(*(row.cells for row in rows), strict=True)
         rows, columns = (
@@ -261,7 +267,6 @@ class _Layout:
         self.tasks = plan.baseline.run.evaluation.tasks
         self.scores = self._scores()
         self.runs = {(run.arm.label, run.seed): run for run in plan.runs}
-        self.published = _published_columns(paper) if paper else []
         # Whole models differ in numbers without end; what they have of data and updates is the first to ask for.
         self.settings = {
             path: values
@@ -278,7 +283,13 @@ class _Layout:
             *(DETECTION if Rtd in objectives else ()),
             *(
                 Column(
-                    f"{task.name}.{metric}", self._label(task, metric), "points", True, False, metric == task.metrics[0]
+                    f"{task.name}.{metric}",
+                    self._label(task, metric),
+                    "points",
+                    True,
+                    published=False,
+                    judged=metric == task.metrics[0],
+                    beside=theirs.key if (theirs := self._theirs(task, metric)) and _comparable(theirs) else None,
                 )
                 for task, metric in self.scores
             ),
@@ -287,6 +298,9 @@ class _Layout:
                 * bool(plan.experiment.average)
             ),
         ]
+        shared = {column.beside for column in self.ours}
+        columns = _published_columns(paper) if paper else []
+        self.published = [column for column in columns if column.key not in shared]
 
     def _scores(self) -> list[tuple[Task, Metric]]:
         """The task and metric of each column of scores: a task's first metric, which gets the verdict, and those that
@@ -323,7 +337,7 @@ class _Layout:
         arms, contrasts = self._judged([self._arm(arm, values) for arm in plan.arms], values)
         matched = {row.key for arm in plan.arms if (row := self._row_of(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
-        blank = (None,) * (len(self.settings) + len(self.ours) + 1)
+        blank = (None,) * len(self.settings)
         beside = self.paper and self.paper.id != next(iter(plan.experiment.reproduces), None)
         return Table(
             f"{plan.label},{self.paper.id}" if self.paper and beside else plan.label,
@@ -335,7 +349,15 @@ class _Layout:
                 EQUAL,
             ),
             (
-                *(Row(row.key, row.label, "Published only", (*_published(row), *blank)) for row in others),
+                *(
+                    Row(
+                        row.key,
+                        row.label,
+                        "Published only",
+                        (*_published(row, self.published), *blank, *(_beside(None, c, row) for c in self.ours), None),
+                    )
+                    for row in others
+                ),
                 *arms,
                 *self._references(),
             ),
@@ -473,11 +495,11 @@ class _Layout:
 
     def _arm(self, arm: Arm, values: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Row:
         row = self._row_of(arm)
-        published = _published(row) if row else (None,) * len(self.published)
+        published = _published(row, self.published) if row else (None,) * len(self.published)
         tune = self.plan.experiment.tune
         unknown = tune.path if tune and arm in self.plan.untuned else None
         given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
-        ours = (self._cell(column, arm, values[column.key]) for column in self.ours)
+        ours = (_beside(self._cell(column, arm, values[column.key]), column, row) for column in self.ours)
         certificate = self.certificates.get(arm.label)
         cells = (*published, *given, *ours, Cell(self._mark(arm, certificate)) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
@@ -604,6 +626,11 @@ class _Layout:
             "(df = pairs - 1; none for one pair), each comparison by itself, not corrected for their number.",
             *self._verdict_notes(rows),
         ]
+        if any(column.beside for column in self.ours):
+            notes.append(
+                "Where the paper has the column too, its value stands last in the cell, marked published; differences "
+                "and verdicts are between our arms alone."
+            )
         keys = {column.key for column in self.ours}
         if "mlm.loss" in keys:
             notes.append("MLM loss: nats a masked token on held-out documents (test split).")
@@ -861,7 +888,7 @@ class _Layout:
                     "arm": run.arm.label,
                     "seed": run.seed,
                     "state": self.states[run.arm.label, run.seed],
-                    "pretrain": run.pretrained.key,
+                    "stages": [stage.key for stage in run.stages],
                 }
                 for run in self.plan.runs
             ],
@@ -966,8 +993,19 @@ def _printed_label(column: PaperColumn) -> str:
     return f"{column.label} (test)" if untold else column.label
 
 
-def _published(row: PaperRow) -> tuple[Cell | None, ...]:
-    return tuple(None if value is None else Cell(value) for value in row.values.values())
+def _comparable(column: PaperColumn) -> bool:
+    """Whether a score of ours may stand in one cell with the paper's: of dev, by a metric that the paper names."""
+    return column.split == "dev" and column.metric != "corr"
+
+
+def _published(row: PaperRow, columns: Sequence[Column]) -> tuple[Cell | None, ...]:
+    return tuple(None if (value := row.values[column.key]) is None else Cell(value) for column in columns)
+
+
+def _beside(ours: Cell | None, column: Column, row: PaperRow | None) -> Cell | None:
+    """A cell of ours with what the paper has there."""
+    value = row.values[column.beside] if row and column.beside else None
+    return ours if value is None else replace(ours or Cell(None), published=value)
 
 
 def _cite(paper: PaperTable) -> str:

@@ -39,7 +39,7 @@ def _line(row: Row, column: Column, cell: Cell | None) -> list[object]:
     return [
         row.key,
         column.key,
-        *((value, None) if column.published else (None, value)),
+        *((value, None) if column.published else (cell.published, value)),
         len(cell.samples) or None,
         *((found.mean, found.low, found.high) if found else (None, None, None)),
         " ".join(str(sample.seed) for sample in cell.samples),
@@ -48,7 +48,7 @@ def _line(row: Row, column: Column, cell: Cell | None) -> list[object]:
             if verdict
             else (None,) * 6
         ),
-        int(cell.best) if column.judged else None,
+        int(cell.best) if column.judged and value is not None else None,
         " ".join(sample.run for sample in cell.samples),
     ]
 

@@ -17,14 +17,23 @@ LEGEND = "\u2191 higher is better, \u2193 lower is better."
 
 
 def value(cell: Cell | None, column: Column) -> str:
-    """'4.512', with its n where it is an aggregate; a published value as its paper prints it; '' for none."""
-    if cell is None:
+    """'4.512 (n=3)', or without its n where it is no aggregate; '' for none."""
+    return f"{number(cell, column)} {count(cell)}".rstrip()
+
+
+def number(cell: Cell | None, column: Column) -> str:
+    """'4.512'; a published value as its paper prints it; '' for none."""
+    if cell is None or cell.value is None:
         return ""
     if column.unit == "as printed":
         return printed(cell.value)
     assert isinstance(cell.value, int | float)
-    n = f" (n={len(cell.samples)})" if cell.samples else ""
-    return f"{cell.value:.{DECIMALS[column.unit]}f}{n}"
+    return f"{cell.value:.{DECIMALS[column.unit]}f}"
+
+
+def count(cell: Cell | None) -> str:
+    """'(n=3)'; '' where a value is no aggregate."""
+    return f"(n={len(cell.samples)})" if cell and cell.samples else ""
 
 
 def printed(value: Value) -> str:
@@ -39,15 +48,26 @@ def printed(value: Value) -> str:
 
 
 def lines(cell: Cell | None, column: Column) -> list[str]:
-    """The value; where there is a difference, also that, from two pairs on its interval, and what may be said of it."""
-    if cell is None or cell.difference is None:
-        return [value(cell, column)]
-    found, decimals = cell.difference, DECIMALS[column.unit]
-    pairs = f" (pairs={found.n})" if found.n != len(cell.samples) else ""
-    text = [value(cell, column), signed(found.mean, decimals) + pairs]
-    if found.low is not None and found.high is not None:
-        text.append(f"[{signed(found.low, decimals)}, {signed(found.high, decimals)}]")
-    return text + (verdict(cell.verdict, decimals) if cell.verdict else [])
+    """The value, and what stands below it."""
+    first, more = value(cell, column), below(cell, column)
+    return more if more and not first else [first, *more]
+
+
+def below(cell: Cell | None, column: Column) -> list[str]:
+    """Where there is a difference: that, from two pairs on its interval, and what may be said of it. Last, in a column
+    of ours, the paper's value.
+    """
+    if cell is None:
+        return []
+    text = []
+    if (found := cell.difference) is not None:
+        decimals = DECIMALS[column.unit]
+        pairs = f" (pairs={found.n})" if found.n != len(cell.samples) else ""
+        text.append(signed(found.mean, decimals) + pairs)
+        if found.low is not None and found.high is not None:
+            text.append(f"[{signed(found.low, decimals)}, {signed(found.high, decimals)}]")
+        text += verdict(cell.verdict, decimals) if cell.verdict else []
+    return text + ([] if cell.published is None else [f"published {printed(cell.published)}"])
 
 
 def verdict(found: Verdict, decimals: int) -> list[str]:
@@ -99,6 +119,14 @@ def header(column: Column, table: Table) -> str:
     """Label, unit and direction; 'published' where the table also has columns of ours."""
     mixed = column.published and not all(other.published for other in table.columns)
     return f"{plain(column.label)}{unit(column)}{', published' if mixed else ''}{arrow(column)}"
+
+
+def parts(table: Table) -> dict[str, int]:
+    """The name of each part of the columns, and how many there are: the paper's, then ours."""
+    theirs = sum(column.published for column in table.columns)
+    ours = "Ours and published" if any(column.beside for column in table.columns) else "Ours"
+    counts = {"Published": theirs, ours: len(table.columns) - theirs}
+    return {name: count for name, count in counts.items() if count}
 
 
 def label(row: Row) -> str:

@@ -5,7 +5,7 @@ import re
 import textwrap
 
 from paribus.tables.render import digits
-from paribus.tables.table import Row, Table
+from paribus.tables.table import Cell, Row, Table
 
 _PAGE = 80  # characters of a line of small print; a wider table is scaled down
 _ESCAPES = {
@@ -49,13 +49,12 @@ def _scaled(table: Table) -> list[str]:
 
 
 def _tabular(table: Table) -> list[str]:
-    published = sum(column.published for column in table.columns)
-    ours = len(table.columns) - published
     everything = range(len(table.columns))
     lines = [rf"\begin{{tabular}}{{l{''.join(_kind(table, index) for index in everything)}}}", r"\toprule"]
-    if published and ours:
+    if len(parts := digits.parts(table)) == 2:
+        (theirs, published), (mine, ours) = parts.items()
         lines += [
-            rf"& \multicolumn{{{published}}}{{c}}{{Published}} & \multicolumn{{{ours}}}{{c}}{{Ours}} \\",
+            rf"& \multicolumn{{{published}}}{{c}}{{{theirs}}} & \multicolumn{{{ours}}}{{c}}{{{mine}}} \\",
             rf"\cmidrule(lr){{2-{published + 1}}} \cmidrule(lr){{{published + 2}-{published + ours + 1}}}",
         ]
     lines.append(_line("", *(_head(table, index) for index in everything)))
@@ -88,12 +87,19 @@ def _rows(row: Row, table: Table) -> list[str]:
     """A line of values and, for an arm, lines of differences and intervals below it."""
     cells = [digits.lines(cell, column) for cell, column in zip(row.cells, table.columns, strict=True)]
     first, *below = itertools.zip_longest(*cells, fillvalue="")
-    values = [
-        rf"\textbf{{{_cell(text)}}}" if cell and cell.best else _cell(text)
-        for text, cell in zip(first, row.cells, strict=True)
-    ]
-    small = [[rf"{{\footnotesize {_cell(text)}}}" if text else "" for text in line] for line in below]
-    return [_line(escape(digits.label(row)), *values), *(_line("", *line) for line in small)]
+    values = [_value(text, cell) for text, cell in zip(first, row.cells, strict=True)]
+    return [_line(escape(digits.label(row)), *values), *(_line("", *map(_small, line)) for line in below)]
+
+
+def _value(text: str, cell: Cell | None) -> str:
+    """The first line of a cell."""
+    if cell is not None and cell.value is None:
+        return _small(text)
+    return rf"\textbf{{{_cell(text)}}}" if cell and cell.best else _cell(text)
+
+
+def _small(text: str) -> str:
+    return rf"{{\footnotesize {_cell(text)}}}" if text else ""
 
 
 def _cell(text: str) -> str:

@@ -73,7 +73,8 @@ def _label(row: Row) -> str:
 def _cell(row: Row, column: Column, index: int) -> Text:
     cell = row.cells[index]
     value, *difference = digits.lines(cell, column)
-    text = Text(value, style="dim" if column.published else "bold" if cell and cell.best else "")
+    theirs = column.published or (cell is not None and cell.value is None)
+    text = Text(value, style="dim" if theirs else "bold" if cell and cell.best else "")
     for line in difference:
         text.append(f"\n{line}", style="cyan")
     return text
