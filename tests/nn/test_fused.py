@@ -227,5 +227,5 @@ def test_on_the_card_the_kernels_are_slow_attention_in_double_precision(
         runs.append(with_gradients(fused.relative_attention, inputs, *others, dtype=dtype))
     for key, tensor in expected.items():
         assert torch.equal(runs[0][key], runs[1][key]), f"{key}: other bits the second time"
-        error = (runs[0][key].double() - tensor).norm() / tensor.norm().clamp(min=1e-9)
+        error = (runs[0][key].double() - tensor).norm() / tensor.norm().clamp(min=1e-3)  # of one token some are nothing
         assert error < {torch.bfloat16: 1e-2, torch.float16: 2e-3}[dtype], f"{key}: {error}"
