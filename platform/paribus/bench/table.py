@@ -1,7 +1,6 @@
 """A table of many runs, in a process of its own, beside MLflow's `search_runs` over as many runs and metrics."""
 
 import json
-import os
 import random
 import subprocess
 import sys
@@ -45,10 +44,10 @@ def measure(runs: int, peer: bool) -> None:
         planned = plan(find(), EXPERIMENT, SCALE, seeds=-(-runs // 2))
         metrics = fill(store, planned)
         print(f"{planned.name}: {len(planned.runs)} runs x {len(metrics[0])} metrics, {len(store.keys())} stages")
-        os.environ["PARIBUS_STORE"] = str(store.root)
+        there = {"PARIBUS_STORE": str(store.root)}
         argv = ["-m", "paribus", "table", EXPERIMENT, "--scale", SCALE, "--seeds", str(planned.seeds)]
-        _report("paribus table, nothing read before", [timed(argv)])
-        ours = _report("paribus table", [timed(argv) for _ in range(REPEATS)])
+        _report("paribus table, nothing read before", [timed(argv, **there)])
+        ours = _report("paribus table", [timed(argv, **there) for _ in range(REPEATS)])
         if peer:
             uri = f"sqlite:///{folder}/mlflow.db"
             lines = "".join(json.dumps(each) + "\n" for each in metrics)
