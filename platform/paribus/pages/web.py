@@ -53,10 +53,10 @@ class Site:
         self._last: Content | None = None
 
     def warm(self) -> None:
-        """Load what the first page would: the project's files, and what intervals are computed with."""
+        """Load what the first page would: the project's files, the queues, and what intervals are computed with."""
         import scipy.special  # noqa: F401
 
-        self.plans([])
+        self.experiments()
 
     def experiments(self) -> str:
         """What was queued, with its progress; and what could be."""
