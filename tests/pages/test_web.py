@@ -71,7 +71,8 @@ def test_a_served_page_is_there_before_its_charts_and_curves_are_read(
     kinds = [str(source).split("/")[-2] for source in sources]
     assert kinds == ["forest", "curves", "cost"]
     for kind in kinds:
-        assert "dynamic" in site.chart("masks@debug", kind, "wide")
+        drawn = site.chart("masks@debug", kind, "wide")
+        assert "dynamic" in drawn and drawn == Site(project, store).chart("masks@debug", kind, "wide")
 
 
 def test_missing_and_diverged_runs_are_counted(project: Project, store: Store, planned: Callable[[str], Plan]) -> None:

@@ -50,13 +50,13 @@ class Site:
 
     def __init__(self, project: Project, store: Store, served: bool = True) -> None:
         self.project, self.store, self.served = project, store, served
-        self._shown: dict[str, Content] = {}
+        self._last: Content | None = None
 
     def warm(self) -> None:
-        """Load what the first page would: the project's files, and what intervals are computed with."""
+        """Load what the first page would: the project's files, the queues, and what intervals are computed with."""
         import scipy.special  # noqa: F401
 
-        self.plans([])
+        self.experiments()
 
     def experiments(self) -> str:
         """What was queued, with its progress; and what could be."""
@@ -82,7 +82,7 @@ class Site:
 
     def experiment(self, found: Plan) -> str:
         """One experiment: question and expectation first, then the table, the charts and the runs."""
-        shown = self._shown[found.label] = content(self.project, self.store, found)
+        shown = self._last = content(self.project, self.store, found)
         states = shown.states
         runs = {at: run.key for at, run in shown.runs.items()}
         cells = [
@@ -180,8 +180,10 @@ class Site:
         return queued(self.project, self.store, queues(self.store), problems.append)
 
     def chart(self, label: str, kind: str, width: str) -> str:
-        """An SVG of what the page of `label` showed when it was last asked for. ParibusError where there is none."""
-        shown = self._shown.get(label) or content(self.project, self.store, self.plan(label))
+        """An SVG of what the page of `label` shows: as it did, if it was the last. ParibusError where there is none."""
+        shown = self._last
+        if shown is None or shown.plan.label != label:
+            shown = content(self.project, self.store, self.plan(label))
         spec = charts.KINDS[kind](shown, WIDTHS[width]) if kind in charts.KINDS and width in WIDTHS else None
         if spec is None:
             raise ParibusError(f"{label}: no chart {kind!r} of width {width!r}")
