@@ -58,7 +58,7 @@ def test_masks_of_the_device_are_those_of_the_loader_bit_for_bit(
             assert float(other.predicted) == step.predicted and float(other.rows) == step.rows
             for micro, undrawn in zip(step.micros, other.micros, strict=True):
                 assert (undrawn.targets_M == IGNORED).all() and undrawn.stream_B is not None
-                found = Draw.of(spec.objective, SIZE)(undrawn)
+                found = Draw(spec.objective, SIZE)(undrawn)
                 count, width = micro.tokens_BT.shape
                 assert torch.equal(found.tokens_BT[:count, :width], micro.tokens_BT)
                 places, targets = asked_of(found)
@@ -104,7 +104,7 @@ def test_rows_that_are_not_all_full_come_in_a_few_shapes(rows: Rows, pretraining
 def test_a_micro_batch_of_a_fixed_shape_is_cut_into_such(rows: Rows, pretraining: Make) -> None:
     spec = pretraining()
     (whole,) = Steps(rows, spec, SIZE, 0, None, fixed=True).step(1).micros
-    draw = Draw.of(spec.objective, SIZE)
+    draw = Draw(spec.objective, SIZE)
     pieces = [draw(piece) for piece in whole.cut(4)]
     assert {len(piece.places_M) for piece in pieces} == {4 * int(0.15 * 32 + 0.5)}
     assert torch.equal(torch.cat([piece.tokens_BT for piece in pieces]), draw(whole).tokens_BT)

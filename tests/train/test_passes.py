@@ -79,7 +79,7 @@ def test_compiled_trains_as_written(
 
 
 def test_steps_and_arms_of_one_shape_are_compiled_once(tmp_path: Path, pretraining: Make) -> None:
-    save(random_rows(32, SIZE), tmp_path, "train")
+    save([random_rows(32, SIZE)], tmp_path, "train", SIZE)
     trained(pretraining(), tmp_path, ON)
     assert graphs() == 1
     static = {"kind": "mlm", "masking": {"kind": "static"}}
@@ -174,7 +174,7 @@ def test_the_kernel_that_is_asked_for_computes_the_attention(packed: Path, pretr
 def test_compiled_by_inductor_it_trains_as_written(
     tmp_path: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(random_rows(32, SIZE), tmp_path, "train")
+    save([random_rows(32, SIZE)], tmp_path, "train", SIZE)
     monkeypatch.setattr(passes, "BACKEND", "inductor")
     _, plain = trained(pretraining(), tmp_path, ON.model_copy(update={"compile": "off"}))
     module, compiled = trained(pretraining(), tmp_path, ON)

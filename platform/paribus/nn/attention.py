@@ -112,13 +112,12 @@ class DisentangledAttention(FullAttention):
     def mix(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, padding_BT: Tensor | None) -> Tensor:
         """By the fused kernel (nn/fused.py) where there is one for the device, else from the scores of all pairs."""
         position, place = self._position[0], q_BHTK.device
-        alone = type(position).bias is Position.bias
+        alone = type(position).bias is Position.bias and type(position).rotate is Position.rotate
         if position.relative is None or _no_kernel(place.type, place.index, q_BHTK.dtype, q_BHTK.shape[-1], alone):
             return super().mix(q_BHTK, k_BHTK, v_BHTK, padding_BT)
         from paribus.nn.fused import relative_attention  # needs Triton
 
         key_HRK, query_HRK, row_S = self._relative_rows(q_BHTK.shape[2], multiple=8)
-        q_BHTK, k_BHTK = position.rotate(q_BHTK, k_BHTK)
         dropout = self.dropout if self.training else 0.0
         return relative_attention(
             q_BHTK, k_BHTK, v_BHTK, key_HRK, query_HRK, row_S, self.paper_index, padding_BT, dropout, self.scale
@@ -162,7 +161,7 @@ def _no_kernel(device: str, number: int | None, dtype: torch.dtype, width: int, 
     reason = None
     if device == "meta":
         return "nothing is computed"
-    if device != "cuda":
+    if device != "cuda" or torch.version.cuda is None:
         reason = f"on {device}: it needs a CUDA GPU"
     elif (capability := torch.cuda.get_device_capability(number)) < (8, 0):
         reason = f"a GPU of compute capability {capability[0]}.{capability[1]}: it needs 8.0"
@@ -173,7 +172,7 @@ def _no_kernel(device: str, number: int | None, dtype: torch.dtype, width: int, 
     elif width > 128:
         reason = f"heads of width {width}: it takes at most 128"
     elif not alone:
-        reason = "with another position's bias"
+        reason = "beside another position in the scores"
     if reason:
         _say(reason)
     return reason

@@ -3,10 +3,10 @@
 The state of a row's stream comes with the batch, so the device goes on where the loader stopped.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paribus.data.vocabulary import CLS, FIRST_ORDINARY, MASK, SEP, UNK
 from paribus.objectives.batch import IGNORED, Micro
@@ -19,33 +19,29 @@ def drawable(objective: Objective) -> bool:
     return isinstance(objective.unit, Tokens) and objective.unit.drawn == "distinct"
 
 
-@dataclass(frozen=True)
-class Draw:
-    """Draws masks: shares as in paribus.spec.data.Replacement, random ids from `lowest` to `size`."""
+class Draw(nn.Module):
+    """Draws masks: shares as in paribus.spec.data.Replacement, random ids from the pool's lowest to `size`."""
 
-    mask: float
-    random: float
-    lowest: int
-    size: int
-    specials: bool
+    golden: Tensor
 
-    @classmethod
-    def of(cls, objective: Objective, size: int) -> "Draw":
-        """As the objective asks, for a vocabulary of `size` ids."""
+    def __init__(self, objective: Objective, size: int) -> None:
+        super().__init__()
         found = objective.replacement
-        lowest = FIRST_ORDINARY if found.pool == "ordinary" else 0
-        return cls(found.mask, found.random, lowest, size, objective.mask_specials)
+        self.mask, self.random, self.size = found.mask, found.random, size
+        self.lowest = FIRST_ORDINARY if found.pool == "ordinary" else 0
+        self.specials = objective.mask_specials
+        # Lies in memory, for a compiler that knew it would take its product with an index for 32 bits.
+        self.register_buffer("golden", torch.tensor([GOLDEN]), persistent=False)
 
-    def __call__(self, micro: Micro) -> Micro:
+    def forward(self, micro: Micro) -> Micro:
         """The same with masks, as many slots a row as there were; as it is where they are drawn already."""
         if micro.stream_B is None or micro.count_B is None:
             return micro
         tokens_BT = micro.tokens_BT
         rows, length = tokens_BT.shape
         slots = len(micro.places_M) // rows
-        # Through floating point: to the compiler an index has 32 bits, and here it counts in 64.
-        place_T = torch.arange(length, dtype=torch.float64, device=tokens_BT.device).long()
-        stream_BT = _next(micro.stream_B[:, None], place_T)
+        place_T = torch.arange(length, device=tokens_BT.device)
+        stream_BT = _mixed(micro.stream_B[:, None] + (place_T + 1) * self.golden)
         first_B1 = length * torch.arange(rows, device=tokens_BT.device)[:, None]
 
         draws_BT = torch.where(self.candidates(tokens_BT), _uniform(_next(stream_BT, 0)), 2.0)
@@ -92,9 +88,12 @@ def _shifted(x: Tensor, bits: int) -> Tensor:
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _next(state: Tensor, counter: Tensor | int) -> Tensor:
+def _next(state: Tensor, counter: int) -> Tensor:
     """One more counter of a stream: paribus.seeds.bits."""
-    x = state + (counter + 1) * GOLDEN if isinstance(counter, Tensor) else state + _wrapped((counter + 1) * GOLDEN)
+    return _mixed(state + _wrapped((counter + 1) * GOLDEN))
+
+
+def _mixed(x: Tensor) -> Tensor:
     x = (x ^ _shifted(x, 30)) * FIRST
     x = (x ^ _shifted(x, 27)) * SECOND
     return x ^ _shifted(x, 31)

@@ -34,7 +34,7 @@ class Mlm(Pretrained):
         kinds = spec.objective.kinds_of_pair
         self.sentence_head = PooledHead(spec.encoder.width, kinds) if kinds else None
         initialise(self, seed, spec.encoder.init_std)
-        self.draw = Draw.of(spec.objective, vocabulary)
+        self.draw = Draw(spec.objective, vocabulary)
         self.passes = Passes(self, self.part)
         self.guess = math.log(vocabulary)
 
