@@ -72,8 +72,12 @@ def packed(documents: list[Document], vocabulary: Vocabulary, tmp_path_factory: 
     """A pack stage: rows of 32 tokens, a hundred or so a split."""
     folder = tmp_path_factory.mktemp("pack")
     for split, document in zip(("train", "validation", "test"), documents, strict=False):
-        packing.save(packing.pack(FullSentences(length=32), [document], vocabulary, None), folder, split)
-        packing.save_words(packing.pack_words([document], vocabulary, 32), folder, split)
+        rows, words = (
+            packing.pack(FullSentences(length=32), [document], vocabulary, None),
+            packing.pack_words([document], vocabulary, 32),
+        )
+        packing.save([rows], folder, split, VOCABULARY_SIZE)
+        packing.save([words], folder, f"{split}.words", VOCABULARY_SIZE)
     return folder
 
 

@@ -79,22 +79,26 @@ class Context:
 
 def _corpus(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     from paribus.data import corpus
+    from paribus.data.shards import Shards
 
     assert isinstance(stage.spec, Corpus)
     files = context.project.corpus_files(stage.spec)
-    with unchanged(files, getattr(stage.spec, "sha256", None), "corpus"):
-        counts = corpus.make(stage.spec, files, work.out)
+    shards = Shards(work.scratch / "shards", may_stop=work.may_stop)
+    with shards, unchanged(files, getattr(stage.spec, "sha256", None), "corpus"):
+        counts = corpus.make(stage.spec, files, work.out, shards)
     for name, value in counts.items():
         work.row(name, value)
     return {}
 
 
 def _vocabulary(context: Context, stage: Stage, work: Work) -> dict[str, object]:
-    from paribus.data import corpus, vocabulary
+    from paribus.data import vocabulary
+    from paribus.data.corpus import Sentences
+    from paribus.data.shards import Shards
+    from paribus.data.tokens import statistics
 
     assert isinstance(stage.spec, Tokenizer)
     folder = context.input(stage, "corpus")
-    train, test = ([s for d in corpus.load(folder, split) for s in d.sentences] for split in ("train", "test"))
     if isinstance(stage.spec, Imported):
         from paribus.interop.hf import bring_tokenizer
 
@@ -102,36 +106,42 @@ def _vocabulary(context: Context, stage: Stage, work: Work) -> dict[str, object]
         with unchanged(files, stage.spec.sha256, "tokenizer"):
             trained = bring_tokenizer(stage.spec, files[0].parent, work.out)
     else:
-        trained = vocabulary.make(stage.spec, train, work.out)
+        trained = vocabulary.make(stage.spec, Sentences(folder, "train"), work.out)
     work.row("size", len(trained))
-    for split, sentences in (("train", train), ("test", test)):
-        for name, value in vocabulary.statistics(trained, sentences).items():
-            work.row(name, value, split=split)
+    # Training begins anew after a kill, so nothing that was counted before it is kept.
+    with tempfile.TemporaryDirectory(dir=work.folder) as counts, Shards(Path(counts), may_stop=work.may_stop) as shards:
+        for split in ("train", "test"):
+            for name, value in statistics(folder, work.out, shards, split).items():
+                work.row(name, value, split=split)
     return {}
 
 
 def _pack(context: Context, stage: Stage, work: Work) -> dict[str, object]:
-    from paribus.data import corpus, packing, vocabulary
+    from paribus.data import packing, vocabulary
+    from paribus.data.corpus import SPLITS
+    from paribus.data.shards import Shards
+    from paribus.data.tokens import tokenised
 
     assert isinstance(stage.spec, Packing)
-    words = vocabulary.load(context.input(stage, "vocabulary"))
-    folder = context.input(stage, "corpus")
-    packed, documents = {}, {split: corpus.load(folder, split) for split in corpus.SPLITS}
-    for split in corpus.SPLITS:
-        limit = stage.spec.train_tokens if split == "train" else None
-        rows = packed[split] = packing.pack(stage.spec, documents[split], words, limit)
-        if len(rows) == 0:
-            raise DataError(f"packing: the {split} documents give no row of {stage.spec.length} tokens")
-        packing.save(rows, work.out, split)
-        work.row("rows", len(rows), split=split)
-        work.row("tokens", int(rows.lengths.sum()), split=split)
-        work.row("padding_share", 1 - float(rows.lengths.sum()) / rows.tokens.size, split=split)
-    for split in ("validation", "test"):
-        work.row("unigram_loss", packing.unigram_loss(packed["train"], packed[split], len(words)), split=split)
-        held_out = packing.pack_words(documents[split], words, stage.spec.length)
-        packing.save_words(held_out, work.out, split)
-        bits = packing.unigram_bits_per_byte(packed["train"], held_out, len(words))
-        work.row("unigram_bits_per_byte", bits, split=split, n=len(held_out.sizes))
+    folder, words, length = context.input(stage, "corpus"), context.input(stage, "vocabulary"), stage.spec.length
+    size = len(vocabulary.load(words))
+    packed = {}
+    with Shards(work.scratch / "shards", may_stop=work.may_stop) as shards:
+        for split in SPLITS:
+            limit = stage.spec.train_tokens if split == "train" else None
+            rows = packing.rows(stage.spec, tokenised(folder, words, shards, split), size, limit)
+            found = packed[split] = packing.save(rows, work.out, split, size)
+            if found.rows == 0:
+                raise DataError(f"packing: the {split} documents give no row of {length} tokens")
+            work.row("rows", found.rows, split=split)
+            work.row("tokens", found.tokens, split=split)
+            work.row("padding_share", 1 - found.tokens / (found.rows * length), split=split)
+        for split in ("validation", "test"):
+            work.row("unigram_loss", packing.unigram_loss(packed["train"], packed[split]), split=split)
+            parts = packing.words(tokenised(folder, words, shards, split), size, length)
+            found = packing.save(parts, work.out, f"{split}.words", size)
+            bits = packing.unigram_bits_per_byte(packed["train"], found)
+            work.row("unigram_bits_per_byte", bits, split=split, n=found.words)
     return {}
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paribus.data.corpus import SPLITS, assign_splits, load, make, texts, to_document
+from paribus.data.shards import Shards
 from paribus.errors import DataError
 from paribus.spec.data import Corpus, Jsonl, Parquet, Sotu, TextFiles
 
@@ -22,9 +23,12 @@ def jsonl(path: Path, found: list[str]) -> Path:
     return path
 
 
-def made(corpus: Corpus, files: list[Path], out: Path) -> tuple[dict[str, int], dict[str, list[Any]]]:
+def made(
+    corpus: Corpus, files: list[Path], out: Path, workers: int = 1
+) -> tuple[dict[str, int], dict[str, list[Any]]]:
     out.mkdir()
-    counts = make(corpus, files, out)
+    with Shards(out / "shards", workers) as shards:
+        counts = make(corpus, files, out, shards)
     return counts, {split: load(out, split) for split in SPLITS}
 
 
@@ -131,7 +135,7 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     latin = tmp_path / "latin.txt"
     latin.write_bytes(b"caf\xe9")
     for corpus, file, expected in (
-        (Jsonl(paths=()), cut, "cut.jsonl.gz: the gzip file is cut short"),
+        (Jsonl(paths=()), cut, "cut.jsonl.gz: cut short or damaged after line"),
         (Parquet(paths=()), cut, "cut.jsonl.gz: not readable as Parquet"),
         (Parquet(paths=(), text="words"), table, "table.parquet: no text column 'words'; there is body, text"),
         (Parquet(paths=()), table, "table.parquet, row 1: no text in column 'text'"),

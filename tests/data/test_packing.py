@@ -25,10 +25,9 @@ from paribus.data.packing import (
     pack,
     pack_words,
     save,
-    save_words,
     unigram_loss,
 )
-from paribus.data.vocabulary import CLS, FIRST_ORDINARY, PAD, SEP, UNK, Encoded, Vocabulary
+from paribus.data.vocabulary import CLS, FIRST_ORDINARY, PAD, SEP, UNK, Encoded, Pieces, Vocabulary, end_to_end
 from paribus.errors import DataError
 from paribus.spec.data import DocSentences, FullSentences, Packing, Replacement, SegmentPairs, SentencePairs
 
@@ -37,18 +36,22 @@ LENGTH = 16
 LENGTHS = st.lists(st.lists(st.integers(0, 40) | st.sampled_from((13, 14, 15)), max_size=8), max_size=6)
 
 
+def joined(found: list[Encoded]) -> Pieces:
+    return end_to_end((len(e.ids) for e in found), (e.ids for e in found), (e.spans for e in found))
+
+
 @functools.cache
 def numbers(size: int = 60000) -> Vocabulary:
     """Every third number continues the word of the one before it: its place in the text is the same."""
 
-    def encode(texts: Sequence[str]) -> list[Encoded]:
+    def encode(texts: Sequence[str]) -> Pieces:
         found = []
         for text in texts:
             ids, spans = [int(word) for word in text.split()], [match.span() for match in re.finditer(r"\S+", text)]
             for place, id in enumerate(ids):
                 spans[place] = spans[place - 1] if id % 3 == 0 and place else spans[place]
             found.append(Encoded(ids, spans))
-        return found
+        return joined(found)
 
     return Vocabulary([str(id) for id in range(size)], encode)
 
@@ -148,7 +151,7 @@ def test_tokens_take_two_bytes_where_every_id_fits(size: int, dtype: type) -> No
 
 def test_rows_that_were_saved_are_those_that_are_loaded(tmp_path: Path) -> None:
     packed = full([[5, 6], [7]])
-    save(packed, tmp_path, "train")
+    save([packed], tmp_path, "train", 60000)
     found = load(tmp_path, "train")
     for name in ("tokens", "flags", "lengths", "second", "labels"):
         assert (getattr(found, name) == getattr(packed, name)).all() and isinstance(getattr(found, name), np.memmap)
@@ -330,10 +333,11 @@ def test_rows_of_a_share_of_the_documents_are_shorter() -> None:
     assert len(short) > len(whole) and short.lengths.mean() < whole.lengths.mean()
 
 
-def test_the_unigram_loss_is_the_entropy_of_what_is_predicted() -> None:
+def test_the_unigram_loss_is_the_entropy_of_what_is_predicted(tmp_path: Path) -> None:
     # 7 and 8 seen equally often: held-out text of the same halves costs ln 2, but for the add-one of the other ids.
     packed = pack(FullSentences(length=LENGTH), [Document("a", (("7 8 " * 500,),))], numbers(10), None)
-    assert unigram_loss(packed, packed, 10) == pytest.approx(np.log(2), abs=0.01)
+    total = save([packed], tmp_path, "train", 10)
+    assert unigram_loss(total, total) == pytest.approx(np.log(2), abs=0.01)
 
 
 # --- what formats share ---------------------------------------------------------------------------------------------
@@ -432,17 +436,17 @@ def test_words_by_hand() -> None:
 def by_hand() -> Vocabulary:
     """Like `numbers`; "é?" is an [UNK] for its letter alone."""
 
-    def encode(texts: Sequence[str]) -> list[Encoded]:
+    def encode(texts: Sequence[str]) -> Pieces:
         found = numbers().encode_all([text.replace(" é?", "") for text in texts])
         unknown = [([UNK], [(text.index("é"), text.index("é") + 1)]) if "é" in text else ([], []) for text in texts]
-        return [Encoded(e.ids + ids, e.spans + spans) for e, (ids, spans) in zip(found, unknown, strict=True)]
+        return joined([Encoded(e.ids + ids, e.spans + spans) for e, (ids, spans) in zip(found, unknown, strict=True)])
 
     return Vocabulary(numbers().pieces, encode)
 
 
 def test_words_that_were_saved_are_those_that_are_loaded(tmp_path: Path) -> None:
     words = pack_words(documents([[5, 6], [7]]), numbers(), LENGTH)
-    save_words(words, tmp_path, "test")
+    save([words], tmp_path, "test.words", 60000)
     found = load_words(tmp_path, "test")
     assert (found.rows.tokens == words.rows.tokens).all()
     for name in ("numbers", "sizes", "unknown"):
@@ -450,7 +454,6 @@ def test_words_that_were_saved_are_those_that_are_loaded(tmp_path: Path) -> None
 
 
 def test_a_byte_that_is_unknown_costs_eight_bits_more() -> None:
-    sizes, nothing = np.array([4, 6], dtype=np.int32), np.zeros(2, dtype=np.int32)
-    assert bits_per_byte(20 * np.log(2), sizes, nothing) == pytest.approx(2)
-    assert bits_per_byte(20 * np.log(2), sizes, nothing + np.int32(1)) == pytest.approx(2 + 16 / 10)
-    assert bits_per_byte(0, sizes, sizes) == 8
+    assert bits_per_byte(20 * np.log(2), 10, 0) == pytest.approx(2)
+    assert bits_per_byte(20 * np.log(2), 10, 2) == pytest.approx(2 + 16 / 10)
+    assert bits_per_byte(0, 10, 10) == 8

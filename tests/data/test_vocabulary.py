@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paribus.data.document import Document
-from paribus.data.vocabulary import FIRST_ORDINARY, SPECIALS, UNK, Vocabulary, load, make, statistics
-from paribus.data.words import blank_words, continues_word
+from paribus.data.tokens import Tokeniser
+from paribus.data.vocabulary import FIRST_ORDINARY, SPECIALS, UNK, Vocabulary, load, make
+from paribus.data.words import continues_word
 from paribus.errors import DataError
 from paribus.spec.data import Bpe, ByteBpe, SentencePieceBpe, SentencePieceUnigram, Tokenizer, Unigram, WordPiece
 
@@ -127,7 +128,7 @@ def test_every_tokenizer_finds_the_same_words_between_blanks(
 ) -> None:
     text = " ".join(text.split())
     encoded = trained(name).encode(text)
-    numbers = blank_words(text, encoded.spans).tolist()
+    numbers = Tokeniser(trained(name))([Document("a", ((text,),))]).numbers.tolist()
     assert sorted(set(numbers)) == list(range(len(text.split())))
     assert numbers == sorted(numbers)
     for number, (start, end) in zip(numbers, encoded.spans, strict=True):
@@ -233,10 +234,3 @@ def test_a_size_without_room_for_the_characters_is_refused(tmp_path: Path, name:
     tokenizer = TOKENIZERS[name].model_copy(update={"vocabulary_size": 64})
     with pytest.raises(DataError, match=r"tokenizer.vocabulary_size: found 64, but the single characters .* take \d+"):
         make(tokenizer, [alphabet] * 20, tmp_path)
-
-
-def test_tokenizers_are_described_by_what_a_text_costs(trained: Callable[[str], Vocabulary]) -> None:
-    words, texts = trained("bpe"), ["the states", "the 中 é"]
-    found = statistics(words, texts)
-    tokens = len(words.encode(texts[0]).ids) + len(words.encode(texts[1]).ids)
-    assert found == {"tokens_a_word": tokens / 5, "bytes_a_token": 20 / tokens, "unknown_share": 1 / tokens}

@@ -14,7 +14,7 @@ from paribus.data import vocabulary as vocabularies
 from paribus.data.builders import build
 from paribus.data.document import Document
 from paribus.data.formats import Answer, ChoiceItem, PairItem, RegressionItem, SentenceItem, SpanItem, TaggingItem, read
-from paribus.data.vocabulary import CLS, SEP, UNK, Encoded, Vocabulary
+from paribus.data.vocabulary import CLS, SEP, UNK, Pieces, Vocabulary, end_to_end
 from paribus.evaluate.features import IGNORED, features
 from paribus.project import Source
 from paribus.spec.data import ByteBpe, SentencePieceUnigram, Unigram, WordPiece
@@ -35,14 +35,10 @@ LENGTH = 16
 def numbers() -> Vocabulary:
     """A vocabulary whose words are numbers, each as many pieces as its last digit (none for 0)."""
 
-    def encode(texts: Any) -> list[Encoded]:
-        return [
-            Encoded(
-                [int(w) for w in text.split() for _ in range(int(w) % 10)],
-                [(m, m) for m, w in enumerate(text.split()) for _ in range(int(w) % 10)],
-            )
-            for text in texts
-        ]
+    def encode(texts: Any) -> Pieces:
+        ids = [[int(w) for w in text.split() for _ in range(int(w) % 10)] for text in texts]
+        spans = [[(m, m) for m, w in enumerate(text.split()) for _ in range(int(w) % 10)] for text in texts]
+        return end_to_end(map(len, ids), ids, spans)
 
     return Vocabulary([str(id) for id in range(1000)], encode)
 
@@ -50,9 +46,10 @@ def numbers() -> Vocabulary:
 def spelled() -> Vocabulary:
     """A vocabulary whose words are numbers, each one piece that knows its characters."""
 
-    def encode(texts: Any) -> list[Encoded]:
+    def encode(texts: Any) -> Pieces:
         found = [list(re.finditer(r"\d+", text)) for text in texts]
-        return [Encoded([int(word[0]) for word in of], [word.span() for word in of]) for of in found]
+        ids = [[int(word[0]) for word in of] for of in found]
+        return end_to_end(map(len, ids), ids, [[word.span() for word in of] for of in found])
 
     return Vocabulary([str(id) for id in range(1000)], encode)
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from paribus.data.document import Document
 from paribus.data.masking import mask
-from paribus.data.packing import DOCUMENT, Words, load, load_words, pack_words, save, save_words
+from paribus.data.packing import DOCUMENT, Words, load, load_words, pack_words, save
 from paribus.data.packing import pack as packed_rows
 from paribus.data.vocabulary import MASK, Vocabulary, make
 from paribus.evaluate import held_out as module
@@ -83,8 +83,8 @@ def test_what_a_sentence_head_tells_is_counted_beside_a_constant_answer(
     packing = SentencePairs(length=32, negatives="three-way")
     rows = {split: packed_rows(packing, documents[:2], vocabulary, None) for split in ("validation", "test")}
     for split, found in rows.items():
-        save(found, pack, split)
-        save_words(pack_words(documents[:2], vocabulary, 32), pack, split)
+        save([found], pack, split, len(vocabulary))
+        save([pack_words(documents[:2], vocabulary, 32)], pack, f"{split}.words", len(vocabulary))
     parts = {"encoder": build_encoder(encoder(), SIZE)}
     parts |= {"head": build_head(encoder(), parts["encoder"]), "sentence_head": PooledHead(16, 3)}
     for part in parts.values():
@@ -223,8 +223,8 @@ def test_the_loss_is_clustered_by_document(
     assert ("test", "loss_error") not in measure()  # one document a split
     rows = packed_rows(FullSentences(length=32), documents[:4], vocabulary, None)
     for split in ("validation", "test"):
-        save(rows, tmp_path, split)
-        save_words(pack_words(documents[:1], vocabulary, 32), tmp_path, split)
+        save([rows], tmp_path, split, len(vocabulary))
+        save([pack_words(documents[:1], vocabulary, 32)], tmp_path, f"{split}.words", len(vocabulary))
     asked = []
     monkeypatch.setattr(module, "clustered_error", lambda *given: asked.append(given) or 0.25)
     found = measure(pack=tmp_path)

@@ -88,7 +88,7 @@ def test_rows_without_a_predicted_token_add_nothing(pretraining: Make, packed: P
 @pytest.fixture
 def pairs(documents: list[Document], vocabulary: Vocabulary, tmp_path: Path) -> Path:
     rows = packing.pack(SegmentPairs(length=32, negatives="swapped"), documents[:2], vocabulary, None)
-    packing.save(rows, tmp_path, "train")
+    packing.save([rows], tmp_path, "train", len(vocabulary))
     return tmp_path
 
 

@@ -61,7 +61,12 @@ def train(run: Run, budget: Budget, runtime: Runtime, stop: Callable[[], bool] =
     with tempfile.TemporaryDirectory() as folder:
         pack = Path(folder) / "pack"
         pack.mkdir()
-        save(random_rows(run.packing.length, run.tokenizer.vocabulary_size), pack, "train")
+        save(
+            [random_rows(run.packing.length, run.tokenizer.vocabulary_size)],
+            pack,
+            "train",
+            run.tokenizer.vocabulary_size,
+        )
         store = Store(Path(folder) / "store")
         store.prepare()
         work = store.claim(make("pretrain", spec, {}, 0), stop)

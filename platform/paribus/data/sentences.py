@@ -10,12 +10,11 @@ _ABBREVIATIONS = frozenset(
 )
 # Sentence punctuation, closing quotes or brackets, white space, then what may open a sentence.
 _END = re.compile(r"""[.!?]+["'”’)\]]*(?=\s+["'“‘(\[]*[A-Z0-9])""")
-_SPACE = re.compile(r"\s+")
 
 
 def split(paragraph: str) -> list[str]:
     """The sentences of a paragraph, white space folded. Joining them with blanks gives the paragraph back."""
-    text = _SPACE.sub(" ", paragraph).strip()
+    text = " ".join(paragraph.split())
     found, start = [], 0
     for match in _END.finditer(text):
         if text[match.start()] == "." and _abbreviated(text[start : match.start()]):

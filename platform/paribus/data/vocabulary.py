@@ -1,7 +1,7 @@
 """Text to ids and back to places in the text. Trained by `tokenizers` and `sentencepiece`.
 
-    stage folder: tokenizer.json or tokenizer.model, vocabulary.json (kind, pieces in order of id,
-                  and ids of an imported one: its own id for each of ours)
+    stage folder: tokenizer.json or tokenizer.model, vocabulary.json (kind, pieces in order of id, units where not
+                  sentences, and ids of an imported one: its own id for each of ours)
 
 Ids 0 to 4 are always [PAD], [CLS], [SEP], [MASK], [UNK].  Specials are not part of the trained model, so "[MASK]" typed
 in a corpus is text.
@@ -11,19 +11,27 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from paribus.data import wordpiece
+from paribus.data.words import Texts
 from paribus.errors import DataError
 from paribus.spec.data import Bpe, ByteBpe, SentencePieceBpe, SentencePieceUnigram, Tokenizer, Unigram, WordPiece
 
 PAD, CLS, SEP, MASK, UNK = range(5)
 SPECIALS = ("[PAD]", "[CLS]", "[SEP]", "[MASK]", "[UNK]")
 FIRST_ORDINARY = len(SPECIALS)
+
+Units = Literal["sentences", "words", "words-with-blank"]
+"""What a tokenizer encodes apart: what stands between blanks, with or without the one before it; or whole sentences."""
+Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -34,27 +42,51 @@ class Encoded:
     spans: list[tuple[int, int]]
 
 
-class Vocabulary:
-    """A trained vocabulary."""
+@dataclass(frozen=True)
+class Pieces:
+    """The pieces of several texts, end to end. `counts`: how many of each text; all others as `Encoded`."""
 
-    def __init__(self, pieces: Sequence[str], encode: Callable[[Sequence[str]], list[Encoded]]) -> None:
+    ids: Numbers
+    starts: Numbers
+    ends: Numbers
+    counts: Numbers
+
+
+class Vocabulary:
+    """A trained vocabulary.
+
+    encode: the pieces of each text, where places may count blanks before a piece as part of it.  units: what texts may
+    be cut into and encoded apart, see `Units`.
+    """
+
+    def __init__(
+        self, pieces: Sequence[str], encode: Callable[[Sequence[str]], Pieces], units: Units = "sentences"
+    ) -> None:
         self.pieces = list(pieces)
         self._encode = encode
+        self.units = units
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     def encode(self, text: str) -> Encoded:
         """The pieces of a text, without special ones."""
-        return self._encode([text])[0]
+        return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[Encoded]:
         """The pieces of each text."""
-        return self._encode(texts)
+        found = self.encode_flat(Texts(texts))
+        ends = np.cumsum(found.counts).tolist()
+        ids, spans = found.ids.tolist(), list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
+        return [Encoded(ids[start:end], spans[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def encode_flat(self, texts: Texts) -> Pieces:
+        """The pieces of all texts."""
+        return _placed(texts, self._encode(texts.texts))
 
 
-def make(tokenizer: Tokenizer, sentences: Sequence[str], out: Path) -> Vocabulary:
-    """Train on `sentences` and write the model into `out`."""
+def make(tokenizer: Tokenizer, sentences: Iterable[str], out: Path) -> Vocabulary:
+    """Train on `sentences`, which are gone through more than once, and write the model into `out`."""
     match tokenizer:
         case WordPiece() | Bpe() | ByteBpe():
             pieces = _train_merges(tokenizer, sentences, out)
@@ -64,7 +96,7 @@ def make(tokenizer: Tokenizer, sentences: Sequence[str], out: Path) -> Vocabular
             pieces = _train_sentencepiece(tokenizer, sentences, out)
         case _:
             raise DataError(f"tokenizer.kind {tokenizer.kind!r} has no trainer")
-    head = {"kind": tokenizer.kind, "pieces": pieces}
+    head = {"kind": tokenizer.kind, "pieces": pieces, "units": _units(tokenizer)}
     (out / "vocabulary.json").write_text(json.dumps(head, ensure_ascii=False), "utf-8")
     return load(out)
 
@@ -74,29 +106,39 @@ def load(folder: Path) -> Vocabulary:
     head = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     pieces, fast = head["pieces"], (folder / "tokenizer.json").is_file()
     encode = _encoder(folder, head.get("ids")) if fast else _sentencepiece_encoder(folder, len(pieces))
-    return Vocabulary(pieces, encode)
+    return Vocabulary(pieces, encode, head.get("units", "sentences"))
 
 
-def statistics(vocabulary: Vocabulary, sentences: Sequence[str]) -> dict[str, float]:
-    """What tokenizers are described by: tokens a word (fertility), bytes of text a token, share of [UNK] tokens."""
-    ids = [id for encoded in vocabulary.encode_all(sentences) for id in encoded.ids]
-    return {
-        "tokens_a_word": len(ids) / sum(len(sentence.split()) for sentence in sentences),
-        "bytes_a_token": sum(len(sentence.encode()) for sentence in sentences) / len(ids),
-        "unknown_share": ids.count(UNK) / len(ids),
-    }
+def _units(tokenizer: Tokenizer) -> Units:
+    match tokenizer:
+        case WordPiece() | Bpe() | Unigram():
+            return "words"
+        case ByteBpe():
+            return "words" if tokenizer.prefix_space else "words-with-blank"
+        case _:
+            return "sentences"
 
 
-def _placed(text: str, ids: list[int], offsets: Sequence[tuple[int, int]]) -> Encoded:
-    """Pieces with their places in `text`, less the blank that some kinds count as part of a word.
+def end_to_end(counts: Iterable[int], ids: Iterable[Iterable[int]], spans: Iterable[Iterable[Iterable[int]]]) -> Pieces:
+    """The pieces of texts, from how many each has, and their ids and spans text by text."""
+    places = np.fromiter(chain.from_iterable(chain.from_iterable(spans)), np.int64).reshape(-1, 2)
+    flat = np.fromiter(chain.from_iterable(ids), np.int64)
+    return Pieces(flat, places[:, 0], places[:, 1], np.fromiter(counts, np.int64))
+
+
+def _placed(texts: Texts, found: Pieces) -> Pieces:
+    """Pieces with their places, less the blanks that some kinds count as part of a word.
 
     A bare mark of a word's beginning, which `tokenizers` puts at the letter after it, has an empty place before it.
     """
-    spans = [(end - len(text[start:end].lstrip()), end) for start, end in offsets]
-    for number, (here, after) in enumerate(pairwise(spans)):
-        if here != after and after[0] < here[1]:
-            spans[number] = (here[0], max(here[0], after[0]))
-    return Encoded(ids, spans)
+    text = np.repeat(np.arange(len(found.counts)), found.counts)
+    begins = texts.begins[text]
+    starts, ends = np.minimum(texts.next_letters[begins + found.starts] - begins, found.ends), found.ends.copy()
+    marks = np.flatnonzero(
+        (text[:-1] == text[1:]) & ((starts[:-1] != starts[1:]) | (ends[:-1] != ends[1:])) & (starts[1:] < ends[:-1])
+    )
+    ends[marks] = np.maximum(starts[marks], starts[marks + 1])
+    return Pieces(found.ids, starts, ends, found.counts)
 
 
 def _too_large(tokenizer: Tokenizer, possible: int) -> DataError:
@@ -116,14 +158,14 @@ def _too_small(tokenizer: Tokenizer, needed: int) -> DataError:
 # --- WordPiece, BPE and byte-level BPE by `tokenizers` --------------------------------------------------------------
 
 
-def _train_merges(tokenizer: WordPiece | Bpe | ByteBpe, sentences: Sequence[str], out: Path) -> list[str]:
+def _train_merges(tokenizer: WordPiece | Bpe | ByteBpe, sentences: Iterable[str], out: Path) -> list[str]:
     from tokenizers import Tokenizer as Trained
     from tokenizers import models, pre_tokenizers, trainers
 
     size = tokenizer.vocabulary_size
     marks: dict[str, Any] = {} if isinstance(tokenizer, ByteBpe) else {"continuing_subword_prefix": "##"}
 
-    def train(size: int, first: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    def train(texts: Iterable[str], size: int, first: Sequence[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
         trained = _dressed(Trained(models.BPE(**marks)), tokenizer)
         trainer = trainers.BpeTrainer(
             vocab_size=size,
@@ -132,19 +174,26 @@ def _train_merges(tokenizer: WordPiece | Bpe | ByteBpe, sentences: Sequence[str]
             show_progress=False,
             **marks,
         )
-        trained.train_from_iterator(sentences, trainer)
+        trained.train_from_iterator(_batches(texts), trainer)
         model = json.loads(trained.to_str())["model"]
         return model["vocab"], [tuple(merge) for merge in model["merges"]]
 
     merges: list[tuple[str, str]] = []
     if isinstance(tokenizer, WordPiece) and tokenizer.criterion == "likelihood":
-        words = Counter(word for sentence in sentences for word in _words(tokenizer, sentence))
+        words: Counter[str] = Counter()
+        for between_blanks, count in Counter(chain.from_iterable(map(str.split, sentences))).items():
+            for word in _words(tokenizer, between_blanks):
+                words[word] += count
         pieces = [*SPECIALS, *wordpiece.train(words, size - len(SPECIALS), tokenizer.min_frequency)]
     else:
         # The trainer numbers single characters in the order of a hash table, another one each time, and breaks ties by
         # number. So they are found first, and training is told their order.
-        known = pre_tokenizers.ByteLevel.alphabet() if isinstance(tokenizer, ByteBpe) else train(0, SPECIALS)[0]
-        vocab, merges = train(size, [*SPECIALS, *sorted(set(known) - set(SPECIALS))])
+        known: Iterable[str]
+        if isinstance(tokenizer, ByteBpe):
+            known = pre_tokenizers.ByteLevel.alphabet()
+        else:
+            known, _ = train(set(chain.from_iterable(map(str.split, sentences))), 0, SPECIALS)
+        vocab, merges = train(sentences, size, [*SPECIALS, *sorted(set(known) - set(SPECIALS))])
         pieces = sorted(vocab, key=lambda piece: vocab[piece])
     if len(pieces) < size:
         raise _too_large(tokenizer, len(pieces))
@@ -162,6 +211,13 @@ def _train_merges(tokenizer: WordPiece | Bpe | ByteBpe, sentences: Sequence[str]
     # A fresh tokenizer around the pieces: the trained one would find its special tokens in ordinary text.
     _dressed(Trained(model), tokenizer).save(str(out / "tokenizer.json"))
     return pieces
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """Texts by the thousand: `tokenizers` takes the interpreter's lock for each thing it is given."""
+    left = iter(texts)
+    while batch := list(islice(left, 1000)):
+        yield batch
 
 
 def _normalizer(tokenizer: Tokenizer) -> Any:
@@ -196,19 +252,17 @@ def _words(tokenizer: Tokenizer, sentence: str) -> list[str]:
     return [word for word, _ in _pre_tokenizer(tokenizer).pre_tokenize_str(normal)]
 
 
-def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[str]], list[Encoded]]:
+def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[str]], Pieces]:
     """`order`: the tokenizer's own id for each of ours, where they are not the same."""
     from tokenizers import Tokenizer as Trained
 
     trained = Trained.from_file(str(folder / "tokenizer.json"))
-    ours = {id: number for number, id in enumerate(order or range(trained.get_vocab_size()))}
+    ours = np.argsort(order or range(trained.get_vocab_size()))
 
-    def encode(texts: Sequence[str]) -> list[Encoded]:
+    def encode(texts: Sequence[str]) -> Pieces:
         found = trained.encode_batch(list(texts), add_special_tokens=False)
-        return [
-            _placed(text, [ours[id] for id in encoded.ids], encoded.offsets)
-            for text, encoded in zip(texts, found, strict=True)
-        ]
+        pieces = end_to_end(map(len, found), (text.ids for text in found), (text.offsets for text in found))
+        return replace(pieces, ids=ours[pieces.ids])
 
     return encode
 
@@ -216,7 +270,7 @@ def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[st
 # --- by `sentencepiece` ---------------------------------------------------------------------------------------------
 
 
-def _train_unigram(tokenizer: Unigram, sentences: Sequence[str], out: Path) -> list[str]:
+def _train_unigram(tokenizer: Unigram, sentences: Iterable[str], out: Path) -> list[str]:
     from tokenizers import Tokenizer as Trained
     from tokenizers import models
 
@@ -232,7 +286,7 @@ def _train_unigram(tokenizer: Unigram, sentences: Sequence[str], out: Path) -> l
 
 
 def _train_sentencepiece(
-    tokenizer: SentencePieceBpe | SentencePieceUnigram, sentences: Sequence[str], out: Path
+    tokenizer: SentencePieceBpe | SentencePieceUnigram, sentences: Iterable[str], out: Path
 ) -> list[str]:
     found = _sentencepiece(
         tokenizer,
@@ -275,18 +329,17 @@ def _sentencepiece(
     return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
-def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]], list[Encoded]]:
+def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]], Pieces]:
     import sentencepiece
 
     trained = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     shift = size - trained.get_piece_size()
 
-    def encode(texts: Sequence[str]) -> list[Encoded]:
+    def encode(texts: Sequence[str]) -> Pieces:
         # Offsets in characters are to be asked for: those of its other formats are in bytes.
         found = trained.encode(list(texts), return_type="offset_mapping")
-        return [
-            _placed(text, [UNK if id == 0 else id + shift for id in pieces["ids"]], pieces["offsets"])
-            for text, pieces in zip(texts, found, strict=True)
-        ]
+        ids = [text["ids"] for text in found]
+        pieces = end_to_end(map(len, ids), ids, (text["offsets"] for text in found))
+        return replace(pieces, ids=np.where(pieces.ids == 0, UNK, pieces.ids + shift))
 
     return encode

@@ -12,8 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-Spans = Sequence[tuple[int, int]]
 Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+# What a character is to BERT's words; 0: not asked yet.
+_LETTER, _BLANK, _WORD = 1, 2, 3
+_CLASSES = np.zeros(0x110000, dtype=np.uint8)
+_IS_BLANK = np.zeros(0x110000, dtype=bool)
+_IS_BLANK[[code for code in range(0x3001) if chr(code).isspace()]] = True
 
 
 @cache
@@ -24,21 +30,62 @@ def _bert() -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.BertPreTokenizer(), cjk])
 
 
-def _number(starts: NDArray[np.bool_], spans: Spans) -> Numbers:
-    """The word, from 0, in which each piece starts."""
-    words: Numbers = np.maximum(np.cumsum(starts) - 1, 0)
-    return words[[min(start, len(words) - 1) for start, _ in spans]]
+def _class(code: int) -> int:
+    """A letter joins its neighbours, a blank parts them, any other character is a word of its own."""
+    return len(_bert().pre_tokenize_str(f"a{chr(code)}a"))
 
 
-def continues_word(text: str, spans: Spans) -> NDArray[np.bool_]:
+class Texts:
+    """Texts side by side with a blank after each, character by character."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        self.texts = texts
+        self.codes = np.frombuffer("".join([text + " " for text in texts]).encode("utf-32-le"), dtype=np.uint32)
+        sizes = np.array([len(text) + 1 for text in texts], dtype=np.int64)
+        self.begins = np.cumsum(sizes) - sizes
+        """Where each text begins."""
+        self.blanks: Flags = _IS_BLANK[self.codes]
+        """Whether each character is a blank."""
+
+    @property
+    def next_letters(self) -> Numbers:
+        """The first place, from each character on, that is no blank; past the end without one."""
+        places = np.where(self.blanks, len(self.codes), np.arange(len(self.codes)))
+        return np.minimum.accumulate(places[::-1])[::-1]
+
+    @property
+    def utf8_sizes(self) -> Numbers:
+        """The bytes of each character."""
+        return np.digitize(self.codes, (0, 0x80, 0x800, 0x10000)).astype(np.int64)
+
+    @property
+    def blank_words(self) -> Flags:
+        """Whether what stands between blanks begins at each character."""
+        begins: Flags = ~self.blanks & np.concatenate([[True], self.blanks[:-1]])
+        return begins
+
+    @property
+    def bert_words(self) -> Flags:
+        """Whether one of BERT's words begins at each character."""
+        for code in np.unique(self.codes[_CLASSES[self.codes] == 0]).tolist():
+            _CLASSES[code] = _class(code)
+        classes = _CLASSES[self.codes]
+        begins: Flags = (classes == _WORD) | (classes == _LETTER) & np.concatenate([[True], classes[:-1] != _LETTER])
+        return begins
+
+    def numbers(self, begins: Flags, places: Numbers, texts: Numbers) -> Numbers:
+        """The word of its text, from 0, that each of `places` is in, where words begin as told.
+
+        `texts`: the text of each place. What is before the first word counts to it.
+        """
+        before = np.concatenate([[0], np.cumsum(begins)])
+        found: Numbers = np.maximum(before[places + 1] - before[self.begins[texts]] - 1, 0)
+        return found
+
+
+def continues_word(text: str, spans: Sequence[tuple[int, int]]) -> Flags:
     """Whether each piece continues the word (one of BERT's) of the piece before it."""
-    starts = np.zeros(max(len(text), 1), dtype=bool)
-    starts[[start for _, (start, _) in _bert().pre_tokenize_str(text)]] = True
-    same: NDArray[np.bool_] = np.diff(_number(starts, spans), prepend=-1) == 0
+    whole = Texts([text])
+    places = np.array([start for start, _ in spans], dtype=np.int64)
+    same: Flags = np.diff(whole.numbers(whole.bert_words, places, np.zeros_like(places)), prepend=-1) == 0
     return same
-
-
-def blank_words(text: str, spans: Spans) -> Numbers:
-    """For each piece the number of its word among `text.split()`."""
-    letters = np.array([not letter.isspace() for letter in text] or [False])
-    return _number(letters & ~np.concatenate([[False], letters[:-1]]), spans)

@@ -195,7 +195,9 @@ def held_out(
             whole = load_words(pack, split)
             chosen = _choose_words(len(whole.sizes), asked.rate)
             word_nats, known = _score_words(module, head, whole, chosen, where)
-            bits = bits_per_byte(float(word_nats.sum()), whole.sizes[chosen], whole.unknown[chosen])
+            bits = bits_per_byte(
+                float(word_nats.sum()), int(whole.sizes[chosen].sum()), int(whole.unknown[chosen].sum())
+            )
             work.row("bits_per_byte", bits, split=split, n=int(chosen.sum()), task="words")
             work.row("word_accuracy", float(known[chosen].mean()), split=split, n=int(chosen.sum()), task="words")
 

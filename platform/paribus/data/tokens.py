@@ -1,0 +1,191 @@
+"""Documents to tokens. What occurs again, as words do, is encoded once.
+
+shard folder: an array a file, see Tokens; or counts.npy, see `statistics`
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paribus.data import corpus, vocabulary
+from paribus.data.document import Document
+from paribus.data.shards import Shards
+from paribus.data.vocabulary import UNK, Numbers, Vocabulary
+from paribus.data.words import Texts
+
+WORD_GOES_ON = np.uint32(2**31)
+REMEMBERED = 2**18
+"""Units that are remembered, some 100 MB of them; then all are forgotten."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The sentences of some documents, end to end.
+
+    ids (tokens,): an id, and in the bit of WORD_GOES_ON whether the token continues a word (one of BERT's).
+    numbers (tokens,): which of the words between blanks it is in, from 0.
+    sentences (sentences,): the tokens of each.  documents (documents,): the sentences of each.
+    sizes, unknown (words,): the UTF-8 bytes of each word between blanks, and of these those in no piece but [UNK].
+    """
+
+    ids: NDArray[np.uint32]
+    numbers: NDArray[np.int32]
+    sentences: NDArray[np.int32]
+    documents: NDArray[np.int32]
+    sizes: NDArray[np.int32]
+    unknown: NDArray[np.int32]
+
+
+class _Numbered(dict[str, int]):
+    """Numbers what it is asked for in the order of the first time."""
+
+    def __missing__(self, unit: str) -> int:
+        number = self[unit] = len(self)
+        return number
+
+
+class Tokeniser:
+    """Encodes documents by a vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._forget()
+
+    def _forget(self) -> None:
+        self._known = _Numbered()
+        self._table = _encoded(self._vocabulary, [])
+
+    def __call__(self, documents: Iterable[Document]) -> Tokens:
+        """The tokens of `documents`."""
+        sentences = [document.sentences for document in documents]
+        cut = [self._cut(text) for texts in sentences for text in texts]
+        tokens = self._known_units(list(chain.from_iterable(cut)))
+        ends = np.cumsum(np.concatenate([[0], tokens.sentences]))
+        lengths = np.array([len(found) for found in cut], dtype=np.int64)
+        return Tokens(
+            tokens.ids,
+            tokens.numbers,
+            np.diff(ends[np.concatenate([[0], np.cumsum(lengths)])]).astype(np.int32),
+            np.array([len(texts) for texts in sentences], dtype=np.int32),
+            tokens.sizes,
+            tokens.unknown,
+        )
+
+    def _cut(self, text: str) -> list[str]:
+        """What of a sentence can be encoded apart."""
+        match self._vocabulary.units:
+            case "words":
+                return text.split()
+            case "words-with-blank":
+                first, *others = text.split() or [""]
+                return [first, *(" " + word for word in others)]
+            case "sentences":
+                return [text]
+
+    def _known_units(self, units: list[str]) -> Tokens:
+        """The tokens of units one after another; each counts as a sentence, and as a document of as many words."""
+        if len(self._known) > REMEMBERED:
+            self._forget()
+        before = len(self._known)
+        chosen = np.fromiter(map(self._known.__getitem__, units), np.int64, len(units))
+        new = _encoded(self._vocabulary, list(islice(self._known, before, None)))
+        table = self._table = _joined([self._table, new])
+        tokens, words = _ranges(table.sentences, chosen), _ranges(table.documents, chosen)
+        counts = table.documents[chosen]
+        numbers = table.numbers[tokens] + np.repeat(np.cumsum(counts) - counts, table.sentences[chosen])
+        return Tokens(
+            table.ids[tokens],
+            numbers.astype(np.int32),
+            table.sentences[chosen],
+            counts,
+            table.sizes[words],
+            table.unknown[words],
+        )
+
+
+def _joined(parts: Sequence[Tokens]) -> Tokens:
+    return Tokens(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Tokens)))
+
+
+def _ranges(lengths: NDArray[np.int32], chosen: Numbers) -> Numbers:
+    """The places of the elements of the `chosen` ones among lists of these lengths that lie end to end."""
+    begins, counts = np.cumsum(lengths, dtype=np.int64) - lengths, lengths[chosen]
+    return np.repeat(begins[chosen] - (np.cumsum(counts, dtype=np.int64) - counts), counts) + np.arange(counts.sum())
+
+
+def _encoded(vocabulary: Vocabulary, units: list[str]) -> Tokens:
+    """The tokens of units: of each, `numbers` begin with 0, and `documents` says how many words it has."""
+    texts = Texts(units)
+    pieces = vocabulary.encode_flat(texts)
+    of = np.repeat(np.arange(len(units)), pieces.counts)
+    starts, ends = (texts.begins[of] + places for places in (pieces.starts, pieces.ends))
+    bert = texts.numbers(texts.bert_words, starts, of)
+    goes_on = np.zeros(len(of), dtype=bool)
+    goes_on[1:] = (of[1:] == of[:-1]) & (bert[1:] == bert[:-1])
+    begins = texts.blank_words
+    numbers = texts.numbers(begins, starts, of)
+    before = np.concatenate([[0], np.cumsum(begins)])  # words before each character, then of all
+    counts = np.diff(before[np.append(texts.begins, len(begins))])
+    words = before[texts.begins[of]] + numbers
+    bytes_before = np.concatenate([[0], np.cumsum(np.where(texts.blanks, 0, texts.utf8_sizes))])
+    sizes = np.diff(bytes_before[np.append(np.flatnonzero(begins), len(begins))])
+    unknown = sizes.copy()
+    unknown[words] = 0
+    lost = pieces.ids == UNK
+    np.add.at(unknown, words[lost], (bytes_before[ends] - bytes_before[starts])[lost])
+    ids = pieces.ids.astype(np.uint32) | WORD_GOES_ON * goes_on
+    return Tokens(ids, *(a.astype(np.int32) for a in (numbers, pieces.counts, counts, sizes, unknown)))
+
+
+def tokenised(corpus_folder: Path, vocabulary_folder: Path, shards: Shards, split: str) -> Iterator[Tokens]:
+    """The tokens of a split of a corpus, memory-mapped, a row group of the corpus at a time."""
+    for folder in _made(_save, corpus_folder, vocabulary_folder, shards, split):
+        yield Tokens(*(np.load(folder / f"{field.name}.npy", mmap_mode="r") for field in fields(Tokens)))
+
+
+def statistics(corpus_folder: Path, vocabulary_folder: Path, shards: Shards, split: str) -> dict[str, float]:
+    """What tokenizers are described by: tokens a word (fertility), bytes of text a token, share of [UNK] tokens."""
+    folders = _made(_count, corpus_folder, vocabulary_folder, shards, split)
+    tokens, words, size, unknown = sum(np.load(folder / "counts.npy") for folder in folders).tolist()
+    return {"tokens_a_word": tokens / words, "bytes_a_token": size / tokens, "unknown_share": unknown / tokens}
+
+
+def _made(
+    keep: Callable[[Tokens, Path], None], corpus_folder: Path, vocabulary_folder: Path, shards: Shards, split: str
+) -> Iterator[Path]:
+    """The shards of a split, of whose tokens `keep` writes what it needs."""
+    make = partial(_shard, keep, corpus_folder, vocabulary_folder, split)
+    return shards.of(split, make, corpus.parts(corpus_folder, split))
+
+
+def _shard(
+    keep: Callable[[Tokens, Path], None],
+    corpus_folder: Path,
+    vocabulary_folder: Path,
+    split: str,
+    number: int,
+    folder: Path,
+) -> None:
+    keep(_tokeniser(vocabulary_folder)(corpus.part(corpus_folder, number, split)), folder)
+
+
+@lru_cache(1)
+def _tokeniser(folder: Path) -> Tokeniser:
+    """One that remembers its words from shard to shard."""
+    return Tokeniser(vocabulary.load(folder))
+
+
+def _save(tokens: Tokens, folder: Path) -> None:
+    for field in fields(tokens):
+        np.save(folder / f"{field.name}.npy", getattr(tokens, field.name))
+
+
+def _count(tokens: Tokens, folder: Path) -> None:
+    blanks = len(tokens.sizes) - len(tokens.sentences)  # one between two words
+    unknown = (tokens.ids & ~WORD_GOES_ON) == UNK
+    np.save(folder / "counts.npy", [len(tokens.ids), len(tokens.sizes), tokens.sizes.sum() + blanks, unknown.sum()])
