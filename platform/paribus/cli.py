@@ -973,6 +973,25 @@ def bench_pairs(
     measure_pairs(scale, pairs, repeats, Runtime(device=device))
 
 
+@bench.command("data")
+def bench_data(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="JSON lines, as of a corpus; default: the embedded one.")
+    ] = None,
+    vocabulary: Annotated[int, typer.Option(min=512, max=2**16, help="Ids of the WordPiece vocabulary.")] = 8192,
+    length: Annotated[int, typer.Option(min=16, help="Tokens of a row.")] = 512,
+    peer: Annotated[bool, typer.Option(help="Also by `datasets` and `transformers` (extras: datasets, hf).")] = False,
+    repeat_gb: Annotated[float, typer.Option(min=0, help="Also that text repeated up to so many GB.")] = 0.0,
+) -> None:
+    """Seconds and memory of a corpus, its vocabulary and its rows; the same rows by `datasets.map`."""
+    from paribus.bench.data import measure as measure_data
+
+    for file in files or []:
+        if not file.is_file():
+            raise ParibusError(f"{file}: no such file; expected JSON lines, as .jsonl, .jsonl.gz or .jsonl.zst")
+    measure_data(files or [], vocabulary, length, peer, repeat_gb)
+
+
 @bench.command("devices")
 def bench_devices(
     scale: str = "base",

@@ -5,10 +5,12 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from paribus.data import tokens
 from paribus.data.document import Document
 from paribus.data.tokens import Tokeniser
 from paribus.data.vocabulary import FIRST_ORDINARY, SPECIALS, UNK, Vocabulary, load, make
@@ -234,3 +236,34 @@ def test_a_size_without_room_for_the_characters_is_refused(tmp_path: Path, name:
     tokenizer = TOKENIZERS[name].model_copy(update={"vocabulary_size": 64})
     with pytest.raises(DataError, match=r"tokenizer.vocabulary_size: found 64, but the single characters .* take \d+"):
         make(tokenizer, [alphabet] * 20, tmp_path)
+
+
+@pytest.mark.parametrize("name", [*TOKENIZERS, "no blank"])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    texts=st.lists(st.text("aetsTE .,'-é“”ü🙂中≠\u0301", min_size=1, max_size=40), max_size=6),
+    remembered=st.integers(0, 20),
+)
+def test_sentences_encoded_word_by_word_are_sentences_encoded_whole(
+    trained: Callable[[str], Vocabulary],
+    cased: Callable[[bool], Vocabulary],
+    name: str,
+    texts: list[str],
+    remembered: int,
+) -> None:
+    words = cased(False) if name == "no blank" else trained(name)
+    folded = [text for text in (" ".join(text.split()) for text in texts) if text]
+    tokeniser = Tokeniser(words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokens, "REMEMBERED", remembered)
+        for text in folded:
+            found, encoded = tokeniser([Document("a", ((text,),))]), words.encode(text)
+            assert (found.ids & ~tokens.WORD_GOES_ON).tolist() == encoded.ids
+            assert (found.ids & tokens.WORD_GOES_ON > 0).tolist() == continues_word(text, encoded.spans).tolist()
+            assert found.sizes.tolist() == [len(word.encode()) for word in text.split()]
+            known = [id != UNK for id in encoded.ids]
+            whole = np.flatnonzero(found.unknown)
+            assert all(k or n in whole for k, n in zip(known, found.numbers.tolist(), strict=True))
+        together = tokeniser([Document(str(number), ((text,),)) for number, text in enumerate(folded)])
+    assert together.sentences.tolist() == [len(words.encode(text).ids) for text in folded]
+    assert together.documents.tolist() == [1] * len(folded)
