@@ -95,7 +95,7 @@ def _vocabulary(context: Context, stage: Stage, work: Work) -> dict[str, object]
     from paribus.data import vocabulary
     from paribus.data.corpus import Sentences
     from paribus.data.shards import Shards
-    from paribus.data.tokens import statistics
+    from paribus.data.tokenised import statistics
 
     assert isinstance(stage.spec, Tokenizer)
     folder = context.input(stage, "corpus")
@@ -120,7 +120,7 @@ def _pack(context: Context, stage: Stage, work: Work) -> dict[str, object]:
     from paribus.data import packing, vocabulary
     from paribus.data.corpus import SPLITS
     from paribus.data.shards import Shards
-    from paribus.data.tokens import tokenised
+    from paribus.data.tokenised import tokenised
 
     assert isinstance(stage.spec, Packing)
     folder, words, length = context.input(stage, "corpus"), context.input(stage, "vocabulary"), stage.spec.length

@@ -19,7 +19,8 @@ import pytest
 import paribus
 from paribus.data import corpus, packing, shards, vocabulary
 from paribus.data.document import Document
-from paribus.data.tokens import Tokeniser, statistics, tokenised
+from paribus.data.tokenised import statistics, tokenised
+from paribus.data.tokens import Tokeniser
 from paribus.data.vocabulary import Vocabulary
 from paribus.spec.data import (
     DocSentences,

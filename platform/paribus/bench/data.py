@@ -1,4 +1,4 @@
-"""Data preparation: seconds and memory of each step, beside `datasets.map` and a collator making the same train rows."""
+"""Data preparation: seconds and memory of each step, beside `datasets.map` and a collator making the same rows."""
 
 import json
 import resource
@@ -16,7 +16,7 @@ import psutil
 
 from paribus.data import corpus, packing, vocabulary
 from paribus.data.shards import Shards, cores
-from paribus.data.tokens import tokenised
+from paribus.data.tokenised import tokenised
 from paribus.errors import ParibusError
 from paribus.spec.data import Corpus, FullSentences, Jsonl, Sotu, WordPiece
 
@@ -38,9 +38,8 @@ def measure(files: list[Path], size: int, length: int, peer: bool, gigabytes: fl
             theirs = _step("the same by datasets.map and a collator", _datasets, folder, length)
             if not np.array_equal(np.load(folder / "peer.npy", mmap_mode="r"), rows.tokens):
                 raise ParibusError("bench data: the rows of datasets.map are others")
-            print(
-                f"  the same rows; datasets takes {theirs[0] / ours[0]:.1f}x as long, {theirs[1] / ours[1]:.1f}x the CPU"
-            )
+            wall, cpu = (their / our for their, our in zip(theirs, ours, strict=True))
+            print(f"  the same rows; datasets takes {wall:.1f}x as long, {cpu:.1f}x the CPU")
         if gigabytes:
             copies, repeated = folder / "repeated.jsonl", folder / "repeated"
             repeated.mkdir()
