@@ -1,13 +1,16 @@
 """Stages of a run one after another: each kind has its function; a task that starts from another one's encoder."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from paribus import execute
+from paribus.data import corpus, shards
 from paribus.data.document import Document
+from paribus.errors import Stopped
 from paribus.evaluate import finetune
 from paribus.execute import Context
 from paribus.plan.plan import plan
@@ -101,6 +104,40 @@ def test_an_encoder_goes_from_task_to_task_and_a_start_that_diverged_ends_both(
     assert work
     with work:
         assert execute.FUNCTIONS["finetune"](context, then, work)["outcome"] == "diverged"
+
+
+def test_data_stages_that_are_stopped_again_and_again_go_on_and_end_in_the_same_bits(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "SHARD", 2**14)
+    monkeypatch.setattr(shards, "cores", lambda: 1)
+    made, write = [], shards._write
+    monkeypatch.setattr(shards, "_write", lambda make, task, path: made.append(path) or write(make, task, path))
+    run = plan(project, "chain", "debug", 1).runs[0]
+    found, shards_made = [], []
+    for name in ("undisturbed", "stopped"):
+        store, left = Store(tmp_path / name), 10**4 if name == "undisturbed" else 1
+        store.prepare()
+        made.clear()
+        stops = 0
+        while True:
+            asked = [False] * left
+            stop = partial(lambda asked: not asked or asked.pop(), asked)
+            context = Context(project, store, Runtime(device="cpu"), run.arm.run, stop, data_here=True)
+            try:
+                execute.execute(context, run.stages[:3])
+                break
+            except Stopped:
+                stops, left = stops + 1, left + 1
+        shards_made.append([path.name for path in made if path.parent.name == "shards"])
+        folders = [store.folder(stage.key) for stage in run.stages[:3]]
+        assert [folder.name.split("-")[0] for folder in folders] == ["corpus", "vocabulary", "pack"]
+        files = [path for folder in folders for path in sorted(folder.iterdir()) if path.name != "stage.json"]
+        found.append({path.name: path.read_bytes() for path in files})
+        assert not list((store.root / "doing").iterdir())
+    assert stops > 10
+    assert found[0] == found[1]
+    assert shards_made[0] == shards_made[1] and len(shards_made[0]) > 10  # none of corpus and pack was made twice
 
 
 def test_a_stage_says_what_computed_it(project: Project, tmp_path: Path) -> None:

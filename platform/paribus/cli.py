@@ -984,11 +984,15 @@ def bench_data(
     repeat_gb: Annotated[float, typer.Option(min=0, help="Also that text repeated up to so many GB.")] = 0.0,
 ) -> None:
     """Seconds and memory of a corpus, its vocabulary and its rows; the same rows by `datasets.map`."""
+    from importlib.util import find_spec
+
     from paribus.bench.data import measure as measure_data
 
     for file in files or []:
         if not file.is_file():
             raise ParibusError(f"{file}: no such file; expected JSON lines, as .jsonl, .jsonl.gz or .jsonl.zst")
+    if peer and not all(map(find_spec, ("datasets", "transformers"))):
+        raise ParibusError("bench data --peer: needs datasets and transformers, pip install 'paribus[datasets,hf]'")
     measure_data(files or [], vocabulary, length, peer, repeat_gb)
 
 

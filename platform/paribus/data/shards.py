@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from itertools import chain, islice
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
@@ -91,11 +90,15 @@ def _write(make: Callable[[T, Path], None], task: T, path: Path) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    make(task, partial)
-    for file in [*partial.iterdir(), partial]:
-        sync_to_disk(file)
-    with suppress(FileExistsError):  # a worker that had lost its lease was still at it
+    try:
+        make(task, partial)
+        for file in [*partial.iterdir(), partial]:
+            sync_to_disk(file)
         partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        if not path.is_dir():  # else a worker that has lost its lease was still at it
+            raise
 
 
 def _begin() -> None:

@@ -2,7 +2,7 @@
 
     format.json              the version of this layout, and what tells this store from others
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
-    doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints and curves
+    doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints, curves, shards
     leases/NAME.json         who works on a stage or a run
     cards/                   who works on which card, and the memory that runs took (jobs/seats.py)
     slurm/TIME.PID/          what was submitted to Slurm (jobs/slurm.py)
@@ -313,8 +313,8 @@ class Measured:
 class Work(Measured):
     """A stage being computed. Use as a context: it ends committed, or with everything but scratch/ removed.
 
-    out: what becomes the finished folder, this worker's alone.  scratch: checkpoints and the live curve, kept for
-    whoever resumes.
+    out: what becomes the finished folder, this worker's alone.  scratch: checkpoints, the live curve and shards, kept
+    for whoever resumes.
     """
 
     def __init__(self, store: Store, stage: Stage, lease: Lease, stop: Callable[[], bool] = lambda: False) -> None:
