@@ -2,7 +2,7 @@
 
     format.json              the version of this layout, and what tells this store from others
     stages/KEY/              a finished stage: stage.json, rows.jsonl and what the stage makes
-    doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ holds checkpoints, curves, shards
+    doing/KEY/               a stage in progress: out.OWNER/ becomes stages/KEY, scratch/ is for who resumes
     leases/NAME.json         who works on a stage or a run
     cards/                   who works on which card, and the memory that runs took (jobs/seats.py)
     slurm/TIME.PID/          what was submitted to Slurm (jobs/slurm.py)
