@@ -34,7 +34,7 @@ from paribus.spec.data import Corpus, Jsonl, Parquet, Sotu, TextFiles
 T = TypeVar("T")
 
 SPLITS = ("train", "validation", "test")
-SHARD = 2**22  # characters of a shard and of a row group, about a second's work
+SHARD = 2**21  # characters of a shard and of a row group, half a second's work
 SCHEMA = pa.schema([("id", pa.string()), ("split", pa.string()), ("paragraphs", pa.list_(pa.list_(pa.string())))])
 INDEX = np.dtype(
     [

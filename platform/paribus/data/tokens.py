@@ -12,7 +12,7 @@ from paribus.data.vocabulary import UNK, Numbers, Vocabulary
 from paribus.data.words import Texts
 
 WORD_GOES_ON = np.uint32(2**31)
-REMEMBERED = 2**18
+REMEMBERED = 2**19
 """Units that are remembered, some 100 MB of them; then all are forgotten."""
 
 
