@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -118,6 +119,7 @@ def test_a_line_break_inside_a_paragraph_of_a_text_file_is_only_layout(tmp_path:
         (b'{"text": "a"}\nnonsense\n', "line 2: not JSON"),
         (b'{"text": "a"}\n{"text": "caf\xe9"}\n', "line 2: not UTF-8"),
         (b"[1]\n", "line 1: no text in field 'text'"),
+        (b'{"text": "\\ud800"}\n', "line 1: half of a surrogate pair"),
     ],
 )
 def test_a_bad_line_is_named(tmp_path: Path, content: bytes, expected: str) -> None:
@@ -125,6 +127,20 @@ def test_a_bad_line_is_named(tmp_path: Path, content: bytes, expected: str) -> N
     file.write_bytes(content)
     with pytest.raises(DataError, match=f"bad.jsonl, {expected}"):
         list(texts(Jsonl(paths=()), [file]))
+
+
+@pytest.mark.parametrize(("compression", "ending"), [("gzip", "gz"), ("zstd", "zst")])
+def test_compressed_files_that_were_appended_to_are_read_to_their_end(
+    tmp_path: Path, compression: str, ending: str
+) -> None:
+    file = tmp_path / f"a.jsonl.{ending}"
+    for text in ("one", "two"):
+        buffer = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(buffer, compression) as stream:
+            stream.write(json.dumps({"text": text}).encode() + b"\n")
+        with file.open("ab") as whole:
+            whole.write(buffer.getvalue())
+    assert list(texts(Jsonl(paths=()), [file])) == ["one", "two"]
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
