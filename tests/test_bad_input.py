@@ -355,7 +355,7 @@ def write_lines(content: list[str]) -> Callable[[], None]:
         (write_lines([*lines(2), '{"text": "torn']), "line 3: not JSON", []),
         (latin1_jsonl, "docs.jsonl, line 3: not UTF-8", []),
         (latin1_text, "2.txt: not UTF-8 (byte 1: 0xe9)", []),
-        (truncated, "docs.jsonl.gz: the gzip file is cut short or damaged after line", []),
+        (truncated, "docs.jsonl.gz: cut short or damaged after line", []),
         (
             lambda: corpus(**{"tokenizer.vocabulary_size": 30000}),
             "tokenizer.vocabulary_size: found 30000, but the train documents allow at most",
