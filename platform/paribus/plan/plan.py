@@ -45,9 +45,13 @@ class Plan:
     @property
     def command(self) -> str:
         """What was typed for it, after `paribus run`."""
+        return f"{self.experiment_name} --scale {self.scale}{self.options}"
+
+    @property
+    def options(self) -> str:
+        """What was typed for it besides its name and scale, each with a space before it."""
         seeds = f" --seeds {self.seeds}" if self.seeds != self.experiment.seeds else ""
-        overrides = "".join(f" --set {path}={value}" for path, value in self.overrides.items())
-        return f"{self.experiment_name} --scale {self.scale}{seeds}{overrides}"
+        return seeds + "".join(f" --set {path}={value}" for path, value in self.overrides.items())
 
     @property
     def baseline(self) -> Arm:

@@ -87,6 +87,8 @@ class Certificate:
     lines: tuple[Line, ...]
     programs: frozenset[str]
     """Those that made the runs of both."""
+    unfinished: tuple[str, ...] = ()
+    """Those of the two of which no run is finished, so that little of them is known."""
 
     @property
     def undeclared(self) -> list[Line]:
@@ -186,6 +188,7 @@ def certify(one: Side, other: Side, finished: Finished, allow: Collection[str] =
         frozenset(
             code for each in made for ways in set(each.values()) for way in ways for code in _code(finished, way)
         ),
+        tuple(side.name for side in (one, other) if not side.done(finished)),
     )
 
 
@@ -212,6 +215,9 @@ def _settings(one: Side, other: Side, declared: Collection[str]) -> Iterable[Lin
     mine, theirs = _content(one.arm.run), _content(other.arm.run)
     tasks = {task.name for task in one.arm.run.evaluation.tasks} ^ {t.name for t in other.arm.run.evaluation.tasks}
     equal = 0
+    if bool(one.arm.run.pretrained) != bool(other.arm.run.pretrained):
+        first, second = ("imported" if side.arm.run.pretrained else "pretrained here" for side in (one, other))
+        yield Line("Settings", "origin", first, second, "UNDECLARED")
     for path in dict.fromkeys([*theirs, *mine]):
         if path in mine and path in theirs and mine[path] == theirs[path]:
             equal += 1
@@ -268,7 +274,9 @@ def _amounts(one: Side, other: Side, declared: Collection[str], finished: Finish
         status: Status = "follows"
         if what in CLOCKS:
             status = "shown"
-        elif None in (mine[what], theirs[what]) or mine[what] == theirs[what]:
+        elif None in (mine[what], theirs[what]):
+            status = "shown"  # not known of one of them
+        elif mine[what] == theirs[what]:
             status = "equal"
         elif what in ("tokens", "updates", "tokens an update") and not budget:
             status = "UNDECLARED"

@@ -84,7 +84,11 @@ def table(found: Certificate) -> Table:
         for key, label in (("status", "status"), ("one", found.one), ("other", found.other), ("change", "change"))
     ]
     rows = [Row(line.what, line.what, line.group, _cells(line)) for line in found.lines]
-    verdict = f"Refused: {found.refusal}." if found.refusal else "All else is equal: a verdict may be given."
+    verdict = "All else is equal: a verdict may be given."
+    if found.refusal:
+        verdict = f"Refused: {found.refusal}."
+    elif found.unfinished:
+        verdict = f"No verdict yet: no run of {' or '.join(found.unfinished)} is finished. What was asked for is equal."
     return Table(
         "compare",
         f"{found.one} against {found.other}",
@@ -118,7 +122,8 @@ def as_json(found: Certificate) -> dict[str, Any]:
         }
         for line in found.lines
     ]
-    return {"one": found.one, "other": found.other, "refusal": found.refusal, "mark": found.mark, "lines": lines}
+    told = {"refusal": found.refusal, "unfinished": list(found.unfinished), "mark": found.mark}
+    return {"one": found.one, "other": found.other, **told, "lines": lines}
 
 
 def _plain(value: Any) -> Any:

@@ -659,7 +659,7 @@ class _Layout:
         if self.certificates:
             notes.append(
                 "All else equal: ✓ only the factor differs from the baseline, ~ what moved with it, ✗ what differs "
-                f"besides: `paribus compare {plan.name}:ARM {plan.baseline.label}` shows all of it."
+                f"besides: `paribus compare {plan.name}:ARM {plan.baseline.label}{plan.options}` shows all of it."
             )
         if len(experiment.base) > 1:
             notes.append(

@@ -28,9 +28,10 @@ def publish(plan: Plan, table: Table, uri: str) -> dict[str, str]:
         raise ParibusError(f"{plan.name}: MLflow has nothing of it; `paribus run {plan.command}` makes its runs first")
     measured = [column for column in table.columns if column.judged]
     bars = [_chart("BAR", f"table/{column.key}/mean", f"{column.label}, mean over seeds") for column in measured]
+    other = plan.label.removeprefix(plan.name).replace("+", "-")  # with overrides it has views of its own
     views = {
-        "paribus-arms": _state(_only("arm"), bars),
-        "paribus-curves": _state(_only("pretrain"), [_line("train/loss", "Training loss")]),
+        f"paribus-arms{other}": _state(_only("arm", plan), bars),
+        f"paribus-curves{other}": _state(_only("pretrain", plan), [_line("train/loss", "Training loss")]),
     }
     for name, state in views.items():
         packed = base64.b64encode(zlib.compress(json.dumps(state).encode(), 9)).decode()
@@ -39,8 +40,9 @@ def publish(plan: Plan, table: Table, uri: str) -> dict[str, str]:
     return {name: f"/{where}?viewStateShareKey={name}&compareRunsMode=CHART" for name in views}
 
 
-def _only(kind: str) -> str:
-    return f"tags.`paribus.kind` = '{kind}'"
+def _only(kind: str, plan: Plan) -> str:
+    quote = '"' if "'" in plan.label else "'"
+    return f"tags.`paribus.kind` = '{kind}' and tags.`paribus.plan` = {quote}{plan.label}{quote}"
 
 
 def _line(metric: str, title: str) -> dict[str, Any]:

@@ -152,6 +152,7 @@ class Wanted:
         return {
             "paribus.experiment": self.plan.experiment_name,
             "paribus.scale": self.plan.scale,
+            "paribus.plan": self.plan.label,
             "paribus.arm": arm.label,
             "paribus.baseline": json.dumps(arm.baseline),
             "paribus.corpus_sha256": str(getattr(arm.run.corpus, "sha256", None)),
@@ -225,6 +226,7 @@ class ExperimentEntry:
         facts = _together([arm.facts for arm in self.arms if arm.source], not all(arm.source for arm in self.arms))
         plan, table = self._wanted.plan, self._wanted.table
         tags = {"paribus.kind": "experiment", "paribus.experiment": plan.experiment_name, "paribus.scale": plan.scale}
+        tags["paribus.plan"] = plan.label
         files = {f"table.{format}": render(table, format) for format in FORMATS} if table else {}
         return Content(facts.outcome, facts.start, facts.end, tags, {}, [], files)
 
