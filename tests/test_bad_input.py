@@ -95,7 +95,7 @@ def paribus(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
                 work(project, store, names, runtime)
 
     monkeypatch.setattr("paribus.jobs.pool.Pool", Here)
-    monkeypatch.setattr("paribus.tracking.live.Mirroring._sync", lambda self: None)
+    monkeypatch.setattr("paribus.tracking.live.Mirroring._sync", lambda self, last=False: None)
     monkeypatch.setattr("paribus.execute.DATA", {})
 
     def call(*argv: str) -> Said:

@@ -32,7 +32,7 @@ from paribus.spec.data import Imported, Sotu
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run, Runtime
 from paribus.store.store import Store
-from paribus.tables.table import experiment_table
+from paribus.tables.table import Cell, experiment_table
 
 transformers = pytest.importorskip("transformers", reason="needs the extra paribus[hf]")
 
@@ -320,6 +320,7 @@ def test_a_checkpoint_is_an_arm_from_queue_to_table(project: Project, vocabulary
     assert planned.arms[1].run.pretrained and planned.arms[1].run.pretrained.sha256
     assert f"of theirs, sha256 {planned.arms[1].run.pretrained.sha256[:16]}" in notes
     assert "so no difference between them is shown" in notes
+    assert rows["imported"].cells[-1] == Cell("✗ origin")
 
     words = vocabularies.load(store.verified(first.pretrained.inputs["vocabulary"]))
     weights = load_file(store.verified(first.pretrained.key) / "encoder.safetensors")

@@ -152,6 +152,18 @@ def test_another_kind_brings_fields_of_its_own_which_follow(project: Project, wr
     assert undeclared(found) == []
 
 
+def test_arms_of_which_nothing_has_run_are_told_so_and_not_that_all_else_is_equal(
+    planned: Plan, project: Project, store: Store, measure: Any
+) -> None:
+    one, other = (comparing.of_arm(project, store, f"masks@mini:{arm}") for arm in ("dynamic", "static"))
+    found = comparing.compare(one, other, store, set())
+    assert comparing.table(found).notes[0].startswith("No verdict yet: no run of masks@mini:dynamic or masks@mini:st")
+    assert comparing.as_json(found)["unfinished"] == [one.name, other.name]
+    finish(store, planned, measure)
+    found = comparing.compare(one, other, store, set())
+    assert comparing.table(found).notes[0] == "All else is equal: a verdict may be given."
+
+
 def test_what_moves_with_the_factor_is_shown_and_refuses_nothing(planned: Plan, store: Store, measure: Any) -> None:
     def larger(run: PlannedRun, stage: Stage) -> Any:
         if stage.kind != "pretrain":
