@@ -120,6 +120,8 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(0)
+    finally:
+        gc.freeze()  # nor is there one to find at the end, where Python would look once more
 
 
 def _terminated(*_: object) -> None:

@@ -70,9 +70,10 @@ def _content(value: Any) -> Any:
 
 def canonical(spec: Spec) -> str:
     """The text a spec is known by: two specs with equal canonical text are the same work. Computed once a spec."""
-    if spec._canonical is None:
-        spec._canonical = json.dumps(_content(spec), sort_keys=True, separators=(",", ":"))
-    return spec._canonical
+    known: str | None = (spec.__pydantic_private__ or {}).get("_canonical")  # as spec._canonical, ten times faster
+    if known is None:
+        known = spec._canonical = json.dumps(_content(spec), sort_keys=True, separators=(",", ":"))
+    return known
 
 
 def digest(text: str) -> str:
