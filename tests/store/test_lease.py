@@ -151,3 +151,18 @@ def test_a_heartbeat_keeps_a_lease_beyond_its_grace_time(tmp_path: Path) -> None
     assert is_live(tmp_path / "stage.json", 0.2) and not lease.lost
     lease.release()
     assert holder(tmp_path / "stage.json") is None
+
+
+def test_what_a_worker_left_that_died_after_its_work_was_over_is_swept_up_and_no_other_lease(store: Store) -> None:
+    leases = store.root / "leases"
+    living = store.lease("run-living")
+    assert living
+    for name in ("run-over", "run-lost"):
+        lease = store.lease(name)
+        assert lease
+        lease._stop.set()
+        told = json.loads((leases / f"{name}.json").read_text())
+        (leases / f"{name}.json").write_text(json.dumps({**told, "pid": 2**22 + 1}))  # nobody has that number
+    store.sweep({"run-over", "run-living"})
+    assert sorted(path.stem for path in leases.glob("*.json")) == ["run-living", "run-lost"]
+    living.release()

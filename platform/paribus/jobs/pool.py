@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from paribus.errors import ParibusError
 from paribus.jobs.cards import Slot
-from paribus.jobs.queue import entries
+from paribus.jobs.queue import OVER, entries
 from paribus.project import Project
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
@@ -126,3 +126,4 @@ def drain(
         told = f"note: this machine's clock is {abs(skew):,.0f} s {order} the one that stamps files in {store.root}"
         print(f"{told}; leases go by the latter, but times in records are off", file=sys.stderr)
     Pool(project, store, names, slots, runtime).wait(look)
+    store.sweep({entry.run for _, entry in entries(store, names) if entry.status in OVER})

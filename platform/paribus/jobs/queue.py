@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
@@ -40,6 +40,7 @@ from paribus.store.store import Store, writing
 Status = Literal["waiting", "running", "lost", "done", "pruned", "failed", "diverged", "cancelled"]
 """lost: running, but its worker is gone; `reap` puts it back to waiting."""
 Final = Literal["done", "pruned", "failed", "diverged", "cancelled"]
+OVER = get_args(Final)
 
 RETRYABLE = ("failed", "diverged", "cancelled")
 ALIKE = 2

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,15 @@ class Lease:
         with exclusive(self._lock):
             if self._is_mine():
                 self._path.unlink(missing_ok=True)
+
+
+def sweep(folder: Path, grace_seconds: float, over: Callable[[str], bool]) -> None:
+    """Remove leases on what is `over`, by name, whose holders died after they had ended it and before they gave it up.
+    """
+    with exclusive(folder / ".lock"):
+        for path in folder.glob("*.json"):
+            if over(path.stem) and not is_live(path, grace_seconds):
+                path.unlink(missing_ok=True)
 
 
 def holder(path: Path) -> dict[str, Any] | None:
