@@ -684,7 +684,11 @@ def _print_tables(
     overrides = dict(parse_override(text) for text in sets or ())
     failed, finished = ended(store, names(store, None))
     claims: list[Checked] = []
-    for found in tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow), finished):
+    tables = tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow), finished)
+    if len(tables) > 1 and format in ("json", "csv", "html") and not files:
+        told = ", ".join(found.name for found in tables)
+        raise ParibusError(f"table {name} --format {format}: these are {len(tables)} ({told}); --files writes each")
+    for found in tables:
         claims += found.claims
         _print_table(found, format)
         if files:

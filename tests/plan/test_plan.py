@@ -114,6 +114,8 @@ REPRODUCES = "{question: q, expect: e, base: bert, factors: [rate], seeds: 1, re
     [
         (REPRODUCES % '{"31": static}', r"one\.yaml: reproduces\.roberta-table1: no arm '31'; there is 15, 30, 40"),
         (REPRODUCES % '{"30": statics}', r"table1\.30: the table has no row 'statics' \(did you mean static\?\)"),
+        (REPRODUCES % '{"30": {default: static, smal: null}}', r"table1\.30: no scale is called 'smal' \(did you mean"),
+        (REPRODUCES % '{"30": static, "40": static}', r"table1: arms '30' and '40' both take the row 'static'"),
         (REPRODUCES.replace("table1", "table") % "{}", r"reproduces: no table is called 'roberta-table'"),
     ],
 )

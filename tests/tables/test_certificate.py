@@ -381,6 +381,9 @@ def test_a_table_says_which_arm_is_refused_and_what_was_admitted(planned: Plan, 
     assert admitted.notes[0] == "Admitted (--allow code) though the baseline's differ: code of dynamic."
     for table in (refused, admitted):
         assert "Made by 2 programs: paribus 1.0 (code aaaa), paribus 1.1 (code bbbb)." in table.notes
+    # Whether an arm without a verdict is the best is not known, so no other is called so.
+    bold = [any(cell and cell.best for row in table.rows for cell in row.cells) for table in (refused, admitted)]
+    assert bold == [False, True]
     assert r"$\surd$" in render(admitted, "tex") and r"$\times$ code" in render(refused, "tex")
 
 

@@ -11,7 +11,16 @@ from paribus.spec.experiment import Claim
 from paribus.spec.table import PaperTable
 from paribus.store.store import Store
 from paribus.tables.power import needed, notes
-from paribus.tables.table import Cell, Row, Table, experiment_table, paper_column, paper_table, tables_for
+from paribus.tables.table import (
+    Cell,
+    Row,
+    Table,
+    experiment_table,
+    paper_column,
+    paper_row,
+    paper_table,
+    tables_for,
+)
 
 Fill = Callable[..., None]
 Measure = Callable[[PlannedRun, Stage], list[tuple[str, str | None, float]]]
@@ -278,6 +287,16 @@ def test_results_stand_beside_each_table_that_the_experiment_reproduces(
     for column in ("race-all.accuracy", "squad.span-f1", "words.bits_per_byte"):
         one, other = (cell(table, "roberta-relative", column) for table in (race, both))
         assert (one.samples, one.difference, one.verdict) == (other.samples, other.difference, other.verdict)
+
+
+def test_an_arm_stands_beside_the_row_of_its_scale(results: Project, store: Store) -> None:
+    path = results.root / "experiments" / "reading.yaml"
+    by_scale = "{bert-relative: {default: bert_large, mini: null}}"
+    path.write_text(path.read_text().replace("{bert-relative: bert_large}", by_scale))
+    planned, paper = plan(results, "reading", "mini"), results.tables.get("roberta-race")
+    assert paper_row(planned, planned.baseline, paper) is None
+    row = paper_row(replace(planned, scale="debug"), planned.baseline, paper)
+    assert row is not None and row.key == "bert_large"
 
 
 def test_a_metric_that_the_paper_prints_is_shown_besides_the_one_that_gets_the_verdict(

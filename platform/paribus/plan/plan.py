@@ -93,7 +93,7 @@ def plan(
     experiment = project.experiments.get(name)
     count = seeds or experiment.seeds
     found = arms(project, name, scale, overrides)
-    _refuse_rows_that_are_not_there(project, name, [arm.label for arm in found])
+    _refuse_rows_that_are_not_there(project, name, [arm.label for arm in found], scale)
     _refuse_what_is_not_measured(experiment, found, str(project.experiments.path(name)))
     _refuse_equal_arms(project, name, found, [Stages(arm.run) for arm in found])
     tunings: list[Tuning] = []
@@ -127,15 +127,23 @@ def again(plan_: Plan, project: Project, results: Results) -> Plan:
     return plan(project, plan_.experiment_name, plan_.scale, plan_.seeds, plan_.overrides, results)
 
 
-def _refuse_rows_that_are_not_there(project: Project, name: str, labels: list[str]) -> None:
-    where = f"{project.experiments.path(name)}: reproduces"
-    for table, named in project.experiments.get(name).reproduces.items():
+def _refuse_rows_that_are_not_there(project: Project, name: str, labels: list[str], scale: str) -> None:
+    where, experiment = f"{project.experiments.path(name)}: reproduces", project.experiments.get(name)
+    for table, named in experiment.reproduces.items():
         rows = [row.key for row in project.tables.get(table, where).rows]
-        for label, row in named.items():
+        for label, said in named.items():
             if label not in labels:
                 raise SpecError(f"{where}.{table}: no arm {label!r}" + suggest(label, labels))
-            if row not in rows:
-                raise SpecError(f"{where}.{table}.{label}: the table has no row {row!r}" + suggest(row, rows))
+            for at in {} if isinstance(said, str) else said.keys() - {"default"}:
+                project.scales.path(at, f"{where}.{table}.{label}")
+            for row in [said] if isinstance(said, str) else filter(None, said.values()):
+                if row not in rows:
+                    raise SpecError(f"{where}.{table}.{label}: the table has no row {row!r}" + suggest(row, rows))
+        taken: dict[str, str] = {}
+        for label in labels:
+            row = (experiment.row_of(table, label, scale) or "").lower().replace("-", "_")
+            if row in rows and taken.setdefault(row, label) != label:
+                raise SpecError(f"{where}.{table}: arms {taken[row]!r} and {label!r} both take the row {row!r}")
 
 
 def _refuse_what_is_not_measured(experiment: Experiment, found: list[Arm], where: str) -> None:

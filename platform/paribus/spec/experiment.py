@@ -192,9 +192,10 @@ class Experiment(Spec):
     question: str
     expect: str
     """The guess, written before the run."""
-    reproduces: Annotated[dict[str, dict[str, str]], BeforeValidator(_tables)] = {}
+    reproduces: Annotated[dict[str, dict[str, str | dict[str, str | None]]], BeforeValidator(_tables)] = {}
     """Tables in dashboards/papers/, the first for the experiment's own table: a name, or for each table the arms by the
-    key of their row there. An arm that is called as its row needs no entry."""
+    key of their row there, or by scale (`default` for those not named, null where there is none). An arm that is called
+    as its row needs no entry."""
     base: Bases
     """One; or several, each an arm, of which the first is the baseline: a comparison of whole models."""
     base_at: dict[str, Bases] = {}
@@ -241,6 +242,11 @@ class Experiment(Spec):
                 count = len(self.base)
                 raise ValueError(f"base_at.{scale}: expected as many as `base` has ({count}), found {len(bases)}")
         return self
+
+    def row_of(self, table: str, arm: str, scale: str) -> str | None:
+        """What an arm's row in a paper's table is called at a scale: as the arm, unless `reproduces` says otherwise."""
+        said = self.reproduces.get(table, {}).get(arm, arm)
+        return said.get(scale, said.get("default")) if isinstance(said, dict) else said
 
     def bases_for(self, scale: str) -> dict[str, str]:
         """The bases at a scale, by what they are called at all scales."""

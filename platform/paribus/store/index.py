@@ -1,9 +1,10 @@
 """What tables read of finished stages, in one file: to open thousands of folders takes seconds, this takes a moment.
 
-A cache of stages/, which may be deleted. Whoever reads brings it up to date; an entry holds as long as the rows.jsonl
-it was read from is not touched.
+A cache of stages/, which may be deleted. Whoever reads brings it up to date; an entry holds as long as the folder and
+the rows.jsonl it was read from are not touched, and the whole as long as it matches its checksum.
 """
 
+import hashlib
 import io
 import os
 from collections.abc import Collection, Iterable
@@ -14,12 +15,13 @@ from typing import Any
 
 import polars as pl
 
+from paribus.errors import Corrupt
 from paribus.files import write_atomically
 from paribus.plan.runs import PlannedRun
 from paribus.store.store import Store
 
-NAME = "index-1.parquet"
-"""To be counted up when SCHEMA changes."""
+NAME = "index-1"
+"""To be counted up when SCHEMA changes. A sha256, then a Parquet file that it is of."""
 
 FACTS: dict[str, type[pl.DataType]] = {
     "outcome": pl.String,
@@ -30,7 +32,8 @@ FACTS: dict[str, type[pl.DataType]] = {
     "seconds": pl.Float64,
     "peak_memory_mb": pl.Float64,
 }
-"""Of a stage's record; null where it does not say."""
+"""Of a stage's record, numbers last; null where it does not say."""
+NUMBERS = ("seconds", "peak_memory_mb")
 ROW: dict[str, type[pl.DataType]] = {
     "task": pl.String,
     "metric": pl.String,
@@ -64,8 +67,11 @@ def _brought_up_to_date(store: Store, keys: Collection[str]) -> pl.DataFrame:
     path, stages = store.root / NAME, os.fspath(store.root / "stages")
     known, touched = _read(path), {}
     for key in keys:
-        with suppress(FileNotFoundError):
-            touched[key] = os.stat(f"{stages}/{key}/rows.jsonl").st_mtime_ns
+        try:
+            folder, rows = os.stat(f"{stages}/{key}"), os.stat(f"{stages}/{key}/rows.jsonl")
+        except FileNotFoundError:
+            continue
+        touched[key] = hash((folder.st_mtime_ns, rows.st_ino, rows.st_ctime_ns, rows.st_size))
     asked = pl.DataFrame(list(touched.items()), {name: SCHEMA[name] for name in ("key", "touched")}, orient="row")
     found = asked.join(known, on=["key", "touched"])
     if missing := touched.keys() - set(found["key"]):
@@ -76,15 +82,17 @@ def _brought_up_to_date(store: Store, keys: Collection[str]) -> pl.DataFrame:
         content = io.BytesIO()
         pl.concat([rest, read]).write_parquet(content)
         with suppress(OSError):  # full or read-only: next time the folders are read again
-            write_atomically(path, content.getvalue())
+            write_atomically(path, hashlib.sha256(content.getvalue()).digest() + content.getvalue())
     return found.drop("touched")
 
 
 def _read(path: Path) -> pl.DataFrame:
     with suppress(OSError, pl.exceptions.PolarsError):
-        found = pl.read_parquet(path)
-        if found.schema == pl.Schema(SCHEMA):
-            return found
+        content = path.read_bytes()
+        if hashlib.sha256(content[32:]).digest() == content[:32]:
+            found = pl.read_parquet(content[32:])
+            if found.schema == pl.Schema(SCHEMA):
+                return found
     return pl.DataFrame(schema=SCHEMA)
 
 
@@ -93,5 +101,11 @@ def _entry(store: Store, key: str, touched: int) -> tuple[object, ...] | None:
     if finished is None:
         return None
     record, rows = finished
-    measured = [{**{name: row.get(name) for name in ROW}, "value": float(row["value"])} for row in rows]
-    return key, touched, *(record.get(fact) for fact in FACTS), measured
+    try:
+        measured = [{**{name: row.get(name) for name in ROW}, "value": float(row["value"])} for row in rows]
+        numbers = (None if record.get(fact) is None else float(record[fact]) for fact in FACTS if fact in NUMBERS)
+        texts = (None if record.get(fact) is None else str(record[fact]) for fact in FACTS if fact not in NUMBERS)
+        return key, touched, *texts, *numbers, measured
+    except (KeyError, TypeError, ValueError) as error:
+        folder = store.folder(key)
+        raise Corrupt(f"{folder}: not as a stage is ({error!r}); remove the folder and run again") from error

@@ -13,7 +13,7 @@
     tables/                  tables as files
     provenance/DIGEST.json   commit, diff and package versions, once for all stages they apply to
     corrupt/                 stages that failed their checksum, set aside
-    index-1.parquet          what tables read of stages/, a cache (store/index.py)
+    index-1                  what tables read of stages/, a cache (store/index.py)
 
 Finished is a rename: a folder gets its name when all of it is written and synced, so resume, dedupe and "is it there?"
 are one question.  A crash, a torn write or a full disk leaves at most a folder in doing/.
@@ -28,7 +28,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from typing import Any
 from paribus.errors import Corrupt, DiskFull, LostLease, Stopped, StoreError
 from paribus.files import sha256, sync_to_disk, write_atomically
 from paribus.plan.stages import VERSIONS, Stage
-from paribus.store.lease import Lease, holder, is_live, server_time
+from paribus.store.lease import Lease, holder, is_live, server_time, sweep
 
 FORMAT = 1
 RESERVE_BYTES = 64 * 2**20  # left free on the disk: with less, workers wait before they begin something
@@ -170,7 +170,7 @@ class Store:
             return None
         with _whole(path):
             content = path.read_bytes()
-        if hashlib.sha256(content).hexdigest() != record["files"]["rows.jsonl"]["sha256"]:
+        if hashlib.sha256(content).hexdigest() != record.get("files", {}).get("rows.jsonl", {}).get("sha256"):
             self.set_aside(key)
             raise Corrupt(f"{path}: does not match its checksum; set aside in {self.root / 'corrupt'}, run it again")
         return record, [json.loads(line) for line in content.splitlines()]
@@ -270,6 +270,12 @@ class Store:
         with writing(self.root):
             lease = Lease(self.root / "leases", name, self.lease_seconds)
             return lease if lease.acquire() else None
+
+    def sweep(self, over: Collection[str]) -> None:
+        """Remove what dead workers left of leases on finished stages, and on runs of which `over` has the keys."""
+        if (self.root / "leases").is_dir():
+            with writing(self.root):
+                sweep(self.root / "leases", self.lease_seconds, lambda name: name in over or self.has(name))
 
     def claim(self, stage: Stage, stop: Callable[[], bool] = lambda: False) -> "Work | None":
         """The right to compute `stage`, or None while another live worker holds it; `stop` says whether to go on."""

@@ -352,7 +352,7 @@ class _Layout:
                 *(
                     Row(
                         row.key,
-                        row.label,
+                        _of_group(row),
                         "Published only",
                         (*_published(row, self.published), *blank, *(_beside(None, c, row) for c in self.ours), None),
                     )
@@ -434,14 +434,14 @@ class _Layout:
                 {
                     row.key: values[column.key][row.key]
                     for row in rows
-                    if row.key not in self.refusals
-                    and row.key in values[column.key]
-                    and (row.baseline or (row.key, column.key) in contrasts)
+                    if row.key in values[column.key] and (row.baseline or (row.key, column.key) in contrasts)
                 },
                 bool(column.higher_is_better),
                 ALPHA / len(judged),
             )
             for column in judged.values()
+            # One that is refused a verdict may be the best, or not: nobody knows.
+            if not any(row.key in self.refusals and row.key in values[column.key] for row in rows)
         }
         marked = []
         for row in rows:
@@ -449,7 +449,7 @@ class _Layout:
             for index, column in judged.items():
                 if (cell := cells[index]) is not None:
                     verdict = verdicts.get((row.key, column.key))
-                    cells[index] = replace(cell, verdict=verdict, best=row.key in best[column.key])
+                    cells[index] = replace(cell, verdict=verdict, best=row.key in best.get(column.key, ()))
             marked.append(replace(row, cells=tuple(cells)))
         return marked, {key: (contrast, verdicts[key]) for key, contrast in contrasts.items()}
 
@@ -601,7 +601,7 @@ class _Layout:
             f"{', '.join(column.label for column in judged)}; Holm, 5 %, paired t tests). Other columns get none. MDE: "
             "the least true difference that as many seeds would find with 80 % power after correction. Bold: every "
             "arm that may be the best of its column, none being significantly better; where all are bold, nothing "
-            "tells them apart."
+            "tells them apart." + (" None is bold beside an arm that is refused a verdict." if self.refusals else "")
         ]
         if told:
             notes.append(
@@ -698,8 +698,8 @@ class _Layout:
 
     def _coverage(self, paper: PaperTable) -> list[str]:
         """Which row of the paper each arm stands beside, and which rows and columns have nothing of ours."""
-        rows = {arm.label: row.label for arm in self.plan.arms if (row := self._row_of(arm))}
-        beside = [f"{arm}: {label}" for arm, label in rows.items() if _plain(arm) != _plain(label)]
+        rows = {arm.label: row for arm in self.plan.arms if (row := self._row_of(arm))}
+        beside = [f"{arm}: {_of_group(row)}" for arm, row in rows.items() if _plain(arm) != _plain(row.label)]
         mine, name = {label for label, _ in self._others_splits()}, self.plan.experiment_name
         empty = [column.label for column in paper.columns if column.task and column.label not in mine]
         return [
@@ -949,7 +949,9 @@ def settings(arms: Sequence[Arm]) -> dict[str, dict[str, int | float]]:
 def paper_row(plan: Plan, arm: Arm, paper: PaperTable) -> PaperRow | None:
     """The row of `arm`: as the experiment says, or the one that is called as the arm or the one level it departs in."""
     levels = [level for factor, level in arm.levels.items() if arm.baseline or level != plan.baseline.levels[factor]]
-    said = plan.experiment.reproduces.get(paper.id, {}).get(arm.label, arm.label)
+    said = plan.experiment.row_of(paper.id, arm.label, plan.scale)
+    if said is None:
+        return None
     names = [said, *(levels if arm.baseline or len(levels) == 1 else [])]
     rows = {row.key: row for row in paper.rows}
     return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
@@ -996,6 +998,11 @@ def _printed_label(column: PaperColumn) -> str:
 def _comparable(column: PaperColumn) -> bool:
     """Whether a score of ours may stand in one cell with the paper's: of dev, by a metric that the paper names."""
     return column.split == "dev" and column.metric != "corr"
+
+
+def _of_group(row: PaperRow) -> str:
+    """A row's label with its group in the paper: two groups can hold rows that are called alike."""
+    return f"{row.label} ({row.group})" if row.group else row.label
 
 
 def _published(row: PaperRow, columns: Sequence[Column]) -> tuple[Cell | None, ...]:
