@@ -1,6 +1,7 @@
 """The pages inside MLflow's own server: `mlflow server --app-name paribus` finds `create_app` by its entry point."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from html import escape
 from typing import Any
 from urllib.parse import quote
@@ -41,7 +42,8 @@ def _router() -> APIRouter:
     project = find()
     site = Site(project, Store(project.store))
     router = APIRouter(prefix=PREFIX)
-    site.warm()
+    with suppress(ParibusError):  # a page says what is wrong, and the others are shown
+        site.warm()
 
     def shown(make: Callable[[], str]) -> HTMLResponse:
         try:
