@@ -1067,7 +1067,7 @@ def bench_train(
     batch: Annotated[str | None, typer.Option(help="Rows x tokens of a step, as 64x512; default: the scale's.")] = None,
     compile: Annotated[
         list[str], typer.Option(help="Ours, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
-    ] = ["off", "graphs"],  # noqa: B006
+    ] = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
     sdpa: Sdpa = "auto",
     peer: Annotated[
         list[str] | None,

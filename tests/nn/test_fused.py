@@ -56,6 +56,24 @@ def slowly(
     return (p if kept is None else p * kept / (1 - dropout)) @ v
 
 
+def kept_by(seed: Tensor, batch: int, heads: int, length: int, dropout: float) -> Tensor:
+    """The probabilities that dropout leaves with a seed, (B, H, T, T): what the kernels compute in blocks."""
+
+    def mix(x: Tensor) -> Tensor:
+        x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
+        x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+        return x ^ (x >> 15)
+
+    def count(size: int) -> Tensor:
+        return torch.arange(size, device=seed.device)
+
+    head = mix((seed + mix(count(batch * heads))) & 0xFFFFFFFF)
+    query = mix((head[:, None] + count(length)) & 0xFFFFFFFF)
+    x = ((query[:, :, None] ^ mix(count(length))) * 0x21F0AAAD) & 0xFFFFFFFF
+    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
+    return (x >> 8 >= round(dropout * 2**24)).view(batch, heads, length, length)
+
+
 def case(
     batch: int, heads: int, length: int, width: int, k: int, buckets: int | None, c2p: bool, p2c: bool, unseen: str
 ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
@@ -104,7 +122,7 @@ def test_the_kernels_are_slow_attention_with_all_gradients(
     others = (row, paper_index, mask, dropout, sizes[-1] ** -0.5)
     torch.manual_seed(draw)
     seed = torch.randint(2**31, (1,), device=DEVICE)
-    kept = fused.kept(seed, *sizes[:3], dropout) if dropout else None
+    kept = kept_by(seed, *sizes[:3], dropout) if dropout else None
     torch.manual_seed(draw)
     found = with_gradients(fused.relative_attention, inputs, *others, dtype=torch.float32)
     expected = with_gradients(slowly, inputs, *others, kept, dtype=torch.float64)
@@ -117,7 +135,7 @@ def test_the_kernels_are_slow_attention_with_all_gradients(
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_dropout_takes_its_share_and_no_pattern(fused: ModuleType, dropout: float) -> None:
     seeds = [torch.tensor([seed]) for seed in (0, 1, 2**31 - 1)]
-    kept = torch.stack([fused.kept(seed, 2, 2, 200, dropout) for seed in seeds]).double()
+    kept = torch.stack([kept_by(seed, 2, 2, 200, dropout) for seed in seeds]).double()
     assert (kept.mean() - (1 - dropout)).abs() < 5 * math.sqrt(dropout * (1 - dropout) / kept.numel())
     apart = (kept - (1 - dropout)) / math.sqrt(dropout * (1 - dropout))
     for axis in range(kept.ndim):  # seeds, rows of the batch, heads, queries, keys
@@ -218,7 +236,7 @@ def test_on_the_card_the_kernels_are_slow_attention_in_double_precision(
     inputs = {key: tensor.to(dtype) for key, tensor in inputs.items()}
     others = (row.to(DEVICE), paper_index, mask if mask is None else mask.to(DEVICE), dropout, sizes[3] ** -0.5)
     torch.manual_seed(0)
-    kept = fused.kept(torch.randint(2**31, (1,), device=DEVICE), *sizes[:3], dropout) if dropout else None
+    kept = kept_by(torch.randint(2**31, (1,), device=DEVICE), *sizes[:3], dropout) if dropout else None
     expected = with_gradients(slowly, inputs, *others, kept, dtype=torch.float64)
     torch.full((2**27,), math.nan, device=DEVICE)  # what the kernels do not write is then seen
     runs = []

@@ -120,6 +120,16 @@ def test_a_stage_whose_record_is_gone_after_it_was_indexed_is_no_longer_finished
     assert values(store, stages) == {}
 
 
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_stage_that_lost_its_rows_is_damaged(store: Store, stages: list[Stage], indexed: bool) -> None:
+    finish(store, stages[0], 2.0)
+    if indexed:
+        assert values(store, stages) == {stages[0].key: 2.0}
+    (store.folder(stages[0].key) / "rows.jsonl").unlink()
+    with pytest.raises(Corrupt, match="does not match its checksum"):
+        read(store, stages)
+
+
 def test_a_folder_without_its_record_is_no_finished_stage(store: Store, stages: list[Stage]) -> None:
     finish(store, stages[0], 2.0)
     (store.folder(stages[0].key) / "stage.json").unlink()

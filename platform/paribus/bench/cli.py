@@ -9,12 +9,17 @@ import time
 from collections.abc import Sequence
 
 
+def children_cpu() -> float:
+    """CPU seconds of the processes that this one started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def timed(argv: Sequence[str], **environment: str) -> tuple[float, float]:
     """CPU and wall seconds of one run of `python ARGV`, with these variables more in its environment."""
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    before, start = children_cpu(), time.perf_counter()
     subprocess.run([sys.executable, *argv], check=True, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
+    return children_cpu() - before, time.perf_counter() - start
 
 
 def _report(argv: Sequence[str], repeats: int) -> None:

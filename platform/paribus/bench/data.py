@@ -1,7 +1,6 @@
 """Data preparation: seconds and memory of each step, beside `datasets.map` and a collator making the same rows."""
 
 import json
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from paribus.bench.cli import children_cpu
 from paribus.data import corpus, packing, vocabulary
 from paribus.data.shards import Shards, cores
 from paribus.data.tokenised import tokenised
@@ -53,7 +53,7 @@ def measure(files: list[Path], size: int, length: int, peer: bool, gigabytes: fl
 
 def _step(name: str, function: Callable[..., None], *arguments: Any) -> tuple[float, float]:
     """Wall and CPU seconds of a call in a process of its own; they and the most memory of all its processes printed."""
-    before, start, peak = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter(), 0
+    before, start, peak = children_cpu(), time.perf_counter(), 0
     process = get_context("spawn").Process(target=function, args=arguments)
     process.start()
     while process.is_alive():
@@ -63,8 +63,7 @@ def _step(name: str, function: Callable[..., None], *arguments: Any) -> tuple[fl
         process.join(SAMPLE_SECONDS)
     if process.exitcode:
         raise ParibusError(f"bench data: {name} ended with code {process.exitcode}")
-    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    wall, cpu = time.perf_counter() - start, children_cpu() - before
     print(f"{wall:7.1f} s wall {cpu:7.1f} s CPU {peak / 2**20:7,.0f} MiB  {name}", flush=True)
     return wall, cpu
 

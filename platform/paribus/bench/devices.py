@@ -54,25 +54,25 @@ class Clock:
         return self._done == self._last
 
 
+def pretraining(run: Run, budget: Budget) -> Pretraining:
+    """The pretraining of `run` with another budget."""
+    given = {name: getattr(run, name) for name in Pretraining.model_fields}
+    return Pretraining(**{**given, "budget": budget})
+
+
 def train(run: Run, budget: Budget, runtime: Runtime, stop: Callable[[], bool] = lambda: False) -> list[float]:
     """Pretrain `run` with another budget in a store that is thrown away; the losses it recorded. Raises Stopped."""
-    given = {name: getattr(run, name) for name in Pretraining.model_fields}
-    spec = Pretraining(**{**given, "budget": budget})
+    spec, size = pretraining(run, budget), run.tokenizer.vocabulary_size
     with tempfile.TemporaryDirectory() as folder:
         pack = Path(folder) / "pack"
         pack.mkdir()
-        save(
-            [random_rows(run.packing.length, run.tokenizer.vocabulary_size)],
-            pack,
-            "train",
-            run.tokenizer.vocabulary_size,
-        )
+        save([random_rows(run.packing.length, size)], pack, "train", size)
         store = Store(Path(folder) / "store")
         store.prepare()
         work = store.claim(make("pretrain", spec, {}, 0), stop)
         assert work
         with work:
-            pretrain(spec, 0, pack, run.tokenizer.vocabulary_size, work, runtime)
+            pretrain(spec, 0, pack, size, work, runtime)
             return [point["train/loss"] for point in read_jsonl(work.out / "curve.jsonl")]
 
 

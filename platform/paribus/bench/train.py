@@ -8,8 +8,8 @@ clipping, fused AdamW.
 
 import json
 import math
-import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
@@ -27,7 +27,7 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from paribus.bench.devices import random_rows
+from paribus.bench.devices import pretraining, random_rows
 from paribus.errors import ParibusError, Stopped
 from paribus.interop.config import config_of, family_of
 from paribus.nn.count import cost
@@ -133,10 +133,9 @@ class Clock(pl.Callback):
 
 
 def _spec(run: Run, steps: int) -> Pretraining:
-    """A long pretraining, in which losses are read as seldom as in a real one."""
+    """A pretraining so long that its losses are read as seldom as those of a real one."""
     batch = run.budget.batch_tokens
-    given = {name: getattr(run, name) for name in Pretraining.model_fields}
-    return Pretraining(**{**given, "budget": Budget(train_tokens=1000 * (WARM_UP + steps) * batch, batch_tokens=batch)})
+    return pretraining(run, Budget(train_tokens=1000 * (WARM_UP + steps) * batch, batch_tokens=batch))
 
 
 def _ours(run: Run, steps: int, runtime: Runtime, contender: str) -> Timed:
@@ -197,8 +196,6 @@ def _timed(contender: str, how: str, clock: Clock, module: torch.nn.Module) -> T
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         peak = torch.cuda.max_memory_allocated() / 2**20
     else:
-        import resource
-
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     started = clock.began - psutil.Process().create_time()
     parameters = sum(parameter.numel() for parameter in module.parameters())
@@ -245,7 +242,7 @@ def _process(asked: dict[str, Any]) -> dict[str, Any] | str:
         out = Path(folder) / "measured.json"
         told = json.dumps({**asked, "out": str(out)})
         try:
-            done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=LIMIT, env=os.environ)
+            done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             return f"not done after {LIMIT:.0f} s"
         if done.returncode == 0:

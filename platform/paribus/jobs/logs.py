@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from paribus.errors import ParibusError
-from paribus.jobs.queue import Queue
+from paribus.jobs.queue import OVER, Queue
 from paribus.jobs.runs import find_run
-from paribus.jobs.status import ENDED
 from paribus.store.store import Store
 
 POLL_SECONDS = 0.3
@@ -31,7 +30,7 @@ def read(store: Store, beginning: str, last: int | None = None, follow: bool = F
     queue, looked, ended = Queue(store, run.queue), 0.0, False
     while not path.is_file():
         for entry in queue.entries():
-            if entry.run == run.key and entry.status in ENDED:
+            if entry.run == run.key and entry.status in OVER:
                 raise ParibusError(f"{run.key}: no worker took it, and none will: {entry.status} {entry.reason or ''}")
         time.sleep(LOOK_SECONDS)
     with path.open(encoding="utf-8", errors="replace") as stream:
@@ -39,7 +38,7 @@ def read(store: Store, beginning: str, last: int | None = None, follow: bool = F
         yield text if last is None else "".join(text.splitlines(keepends=True)[-last:])
         while follow and not ended:
             if time.monotonic() - looked > LOOK_SECONDS:
-                ended = any(entry.run == run.key and entry.status in ENDED for entry in queue.entries())
+                ended = any(entry.run == run.key and entry.status in OVER for entry in queue.entries())
                 looked = time.monotonic()
             if more := stream.read():  # after the look, so that the last words are not missed
                 yield more

@@ -4,17 +4,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import get_args
 
 from paribus import nvidia
 from paribus.errors import ParibusError
 from paribus.jobs.plans import queued
-from paribus.jobs.queue import Entry, Final, Queue
+from paribus.jobs.queue import Entry, Queue
 from paribus.jobs.runs import read_run
 from paribus.project import Project
 from paribus.store.store import Store
-
-ENDED = get_args(Final)
 
 
 @dataclass(frozen=True)

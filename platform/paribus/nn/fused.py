@@ -416,21 +416,3 @@ def relative_attention(
     unseen = None if unseen is None else unseen.contiguous().view(torch.uint8)
     out: Tensor = _attend(*tensors, row_S.to(torch.int32), unseen, seed, paper_index, dropout, scale)[0]
     return out
-
-
-def kept(seed: Tensor, batch: int, heads: int, length: int, dropout: float) -> Tensor:
-    """The probabilities that dropout leaves with a seed, (B, H, T, T): what the kernels compute in blocks."""
-
-    def mix(x: Tensor) -> Tensor:
-        x = ((x ^ (x >> 16)) * 0x21F0AAAD) & 0xFFFFFFFF
-        x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
-        return x ^ (x >> 15)
-
-    def count(size: int) -> Tensor:
-        return torch.arange(size, device=seed.device)
-
-    head = mix((seed + mix(count(batch * heads))) & 0xFFFFFFFF)
-    query = mix((head[:, None] + count(length)) & 0xFFFFFFFF)
-    x = ((query[:, :, None] ^ mix(count(length))) * 0x21F0AAAD) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0x735A2D97) & 0xFFFFFFFF
-    return (x >> 8 >= round(dropout * 2**24)).view(batch, heads, length, length)

@@ -142,8 +142,6 @@ def pretrain(
         with _others(asked, runtime.devices, where), _spread(module, runtime.strategy, where):
             fit(module, steps, budget.steps, spec.precision, runtime, callbacks, checkpoint)
             files = module.ranks.whole("files", module.files())
-        if module.passes:
-            module.passes.forget()
     except Diverged as error:
         outcome = {"outcome": "diverged", "diverged_step": error.step}
     except Pruned as error:
@@ -151,6 +149,9 @@ def pretrain(
     else:
         for name, weights in files.items():
             save_file(weights, work.out / f"{name}.safetensors")
+    finally:
+        if module.passes:
+            module.passes.forget()  # the card is wanted by what comes next, however this ended
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
     updates = outcome.get(f"{outcome['outcome']}_step", budget.steps)
     work.row("updates", updates)

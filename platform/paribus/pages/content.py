@@ -44,8 +44,19 @@ class Content:
     def beside(self, paper: PaperTable | None) -> Table:
         """Its runs beside a table that it reproduces."""
         return experiment_table(
-            self.plan, self.store, paper, self.failed, finished=self.finished, compared=self.certificates
+            self.plan,
+            self.store,
+            paper,
+            self.failed,
+            finished=self.finished,
+            stages=self.stages,
+            compared=self.certificates,
         )
+
+    @cached_property
+    def stages(self) -> Finished:
+        """Its finished stages, of one moment for all that is shown."""
+        return Finished(self.store, self.plan.runs)
 
     @cached_property
     def short(self) -> Mapping[str, str]:
@@ -60,12 +71,12 @@ class Content:
     @cached_property
     def certificates(self) -> Mapping[str, Certificate]:
         """Arm to what differs between it and the baseline."""
-        return certificates(self.plan, Finished(self.store, self.plan.runs))
+        return certificates(self.plan, self.stages)
 
     @cached_property
     def states(self) -> Mapping[tuple[str, int], str]:
         """(arm, seed) to what `paribus.tables.frame.states` calls it, or 'running'."""
-        found = states(self.plan, Finished(self.store, self.plan.runs), self.failed)
+        found = states(self.plan, self.stages, self.failed)
         for run in self.plan.runs:
             at = run.arm.label, run.seed
             if found[at] == "missing" and self.store.worker(run.key):

@@ -62,7 +62,7 @@ def _router() -> APIRouter:
     @router.get("/charts/{name}/{kind}/{width}")
     def chart(name: str, kind: str, width: str) -> Response:
         try:
-            headers = {**_HEADERS, "Cache-Control": "no-store"}  # the same address shows what is known by then
+            headers = {**_HEADERS, "Cache-Control": "no-store"}  # later it shows what its page then shows
             return Response(site.chart(name, kind, width), 200, headers, "image/svg+xml")
         except ParibusError as error:
             return Response(str(error), 404, _HEADERS, "text/plain")

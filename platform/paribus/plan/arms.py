@@ -35,7 +35,8 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
     experiment = project.experiments.get(name)
     where = str(project.experiments.path(name))
     bases = experiment.bases_for(scale)
-    _refuse_twice(experiment.base, "base", f"{where}: base")
+    for what, named in (("base", experiment.base), (f"base_at.{scale}", tuple(bases.values()))):
+        _refuse_twice(named, "base", f"{where}: {what}")
     factors = {factor: project.factors.get(factor, where) for factor in experiment.factors}
     if len(bases) > 1:
         if BASE in factors:

@@ -68,10 +68,12 @@ def _brought_up_to_date(store: Store, keys: Collection[str]) -> pl.DataFrame:
     known, touched = _read(path), {}
     for key in keys:
         try:
-            folder, rows = os.stat(f"{stages}/{key}"), os.stat(f"{stages}/{key}/rows.jsonl")
+            folder = os.stat(f"{stages}/{key}")
+            rows = os.stat(f"{stages}/{key}/rows.jsonl")
+            touched[key] = hash((folder.st_mtime_ns, rows.st_ino, rows.st_ctime_ns, rows.st_size))
         except FileNotFoundError:
-            continue
-        touched[key] = hash((folder.st_mtime_ns, rows.st_ino, rows.st_ctime_ns, rows.st_size))
+            if store.has(key):  # without its rows it is damaged, which reading it will say
+                touched[key] = 0
     asked = pl.DataFrame(list(touched.items()), {name: SCHEMA[name] for name in ("key", "touched")}, orient="row")
     found = asked.join(known, on=["key", "touched"])
     if missing := touched.keys() - set(found["key"]):

@@ -169,7 +169,7 @@ class Store:
         except FileNotFoundError:
             return None
         with _whole(path):
-            content = path.read_bytes()
+            content = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(content).hexdigest() != record.get("files", {}).get("rows.jsonl", {}).get("sha256"):
             self.set_aside(key)
             raise Corrupt(f"{path}: does not match its checksum; set aside in {self.root / 'corrupt'}, run it again")

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import polars as pl
 
 from paribus.files import read_cache
-from paribus.plan.arms import Arm
+from paribus.plan.arms import BASE, Arm
 from paribus.plan.estimate import Cost, cost_key
 from paribus.plan.plan import Plan, flatten
 from paribus.plan.runs import PlannedRun
@@ -28,7 +28,8 @@ from paribus.spec.task import Task
 from paribus.store.index import Finished
 
 Status = Literal["equal", "declared", "follows", "shown", "UNDECLARED"]
-"""declared: what the factor sets. follows: moved with it. shown: for the reader; it moves no number but a clock's."""
+"""declared: what the factor sets. follows: moved with it. shown: for the reader; it moves no number but a clock's, or
+is not known of both."""
 
 ALLOWED = ("code", "libraries", "card")
 """What a user may admit: lines of the certificate that are then only shown."""
@@ -89,6 +90,8 @@ class Certificate:
     """Those that made the runs of both."""
     unfinished: tuple[str, ...] = ()
     """Those of the two of which no run is finished, so that little of them is known."""
+    another_base: bool = False
+    """Whether they are whole models that differ, so that it is never a single thing."""
 
     @property
     def undeclared(self) -> list[Line]:
@@ -112,7 +115,10 @@ class Certificate:
             return f"✗ {self.undeclared[0].what}{more}"
         moved = [line for line in self.lines if line.what in MARKED and line.status == "follows" and line.change]
         largest = sorted(moved, key=lambda line: -abs(line.change or 0))[:2]
-        return f"~ {', '.join(f'{line.what} {percent(line.change or 0)}' for line in largest)}" if largest else "✓"
+        told = [f"{line.what} {percent(line.change or 0)}" for line in largest]
+        if self.another_base:
+            told.insert(0, "another base")
+        return f"~ {', '.join(told)}" if told else "✓"
 
 
 def percent(change: float) -> str:
@@ -189,6 +195,7 @@ def certify(one: Side, other: Side, finished: Finished, allow: Collection[str] =
             code for each in made for ways in set(each.values()) for way in ways for code in _code(finished, way)
         ),
         tuple(side.name for side in (one, other) if not side.done(finished)),
+        one.arm.levels.get(BASE) != other.arm.levels.get(BASE),
     )
 
 
@@ -272,10 +279,8 @@ def _amounts(one: Side, other: Side, declared: Collection[str], finished: Finish
     budget = imported or any(path.startswith("budget") for path in declared)
     for what in mine:
         status: Status = "follows"
-        if what in CLOCKS:
+        if what in CLOCKS or None in (mine[what], theirs[what]):
             status = "shown"
-        elif None in (mine[what], theirs[what]):
-            status = "shown"  # not known of one of them
         elif mine[what] == theirs[what]:
             status = "equal"
         elif what in ("tokens", "updates", "tokens an update") and not budget:
@@ -344,10 +349,8 @@ def _made(side: Side, finished: Finished) -> Made:
     for seed, run in side.runs.items():
         for stage in run.stages:
             if record := finished.records.get(stage.key):
-                way, at = (
-                    alone((record["provenance"], record["device"], record["driver"], record["matmul"])),
-                    (seed, stage.kind),
-                )
+                at = seed, stage.kind
+                way = alone((record["provenance"], record["device"], record["driver"], record["matmul"]))
                 found[at] = found[at] | way if at in found else way
     return found
 

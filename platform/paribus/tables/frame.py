@@ -70,7 +70,8 @@ def _diverged(stage: Stage) -> list[tuple[Any, ...]]:
     """What a fine-tuning that measured nothing counts as: it diverged."""
     if not isinstance(stage.spec, TaskTuning):
         return []
-    return [(None, stage.spec.task.metrics[0], split, math.nan, None) for split in {stage.spec.choose_on, "dev"}]
+    splits = sorted({stage.spec.choose_on, "dev"})
+    return [(None, stage.spec.task.metrics[0], split, math.nan, None) for split in splits]
 
 
 def _recipe(stage: Stage) -> tuple[str | float | None, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import polars as pl
 
 from paribus.errors import DataError, SpecError
-from paribus.plan.arms import BASE, Arm
+from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, flatten, plan
 from paribus.project import Project
 from paribus.spec.base import canonical
@@ -221,6 +221,7 @@ def experiment_table(
     failed: Collection[str] = (),
     allow: Collection[str] = (),
     finished: Mapping[str, int] | None = None,
+    stages: Finished | None = None,
     compared: Mapping[str, Certificate] | None = None,
 ) -> Table:
     """What `plan` measured, a row an arm, beside `paper`, the table it reproduces; the paper alone before any run.
@@ -228,9 +229,10 @@ def experiment_table(
     Each cell of an arm: the aggregate over its seeds, and the difference to the baseline paired by seed. Runs that
     diverged are counted in the notes and are in no cell. `allow`: what the user admits (certificate.ALLOWED).
     `finished`: what the experiment's queue has finished, the key of a run to its seed; those that are none of the
-    plan's are counted. `compared`: what `certificates` gave, where the caller has it already.
+    plan's are counted. `stages`: those of the plan, and `compared`: what `certificates` gave of them, where the caller
+    has them already.
     """
-    stages = Finished(store, plan.runs)
+    stages = stages or Finished(store, plan.runs)
     measured, found = frame(plan, stages), states(plan, stages, failed)
     untouched = _results(measured).is_empty()
     tried = any(tuning.done for tuning in plan.tunings)
@@ -396,17 +398,16 @@ class _Layout:
         """That whole models of ours, or any of ours beside a paper's results, are no other measurement of them."""
         if not self.paper or (self.paper.kind != "result" and len(self.plan.experiment.base) == 1):
             return []
-        elsewhere = [label for label, split in self._others_splits() if split == "test"]
+        elsewhere = [label for label, split in self._shared_columns().items() if split == "test"]
         return [
             "Ours and what is published do not compare. Published: the systems of the paper, at their own size, data, "
             f"budget and fine-tuning. Ours: {', '.join(self._size())}."
             + (f" On test there, on dev here: {', '.join(elsewhere)}." if elsewhere else "")
         ]
 
-    def _others_splits(self) -> list[tuple[str, str]]:
-        """The paper's columns that ours stand for, by their label, and the split they are on."""
-        found = {theirs.label: str(theirs.split) for pair in self.scores if (theirs := self._theirs(*pair))}
-        return list(found.items())
+    def _shared_columns(self) -> dict[str, str]:
+        """The paper's columns that ours stand for: their label, and the split they are on."""
+        return {theirs.label: str(theirs.split) for pair in self.scores if (theirs := self._theirs(*pair))}
 
     def _judged(
         self, rows: Sequence[Row], values: Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -501,15 +502,8 @@ class _Layout:
         given = (None if path == unknown else Cell(found[arm.label]) for path, found in self.settings.items())
         ours = (_beside(self._cell(column, arm, values[column.key]), column, row) for column in self.ours)
         certificate = self.certificates.get(arm.label)
-        cells = (*published, *given, *ours, Cell(self._mark(arm, certificate)) if certificate else None)
+        cells = (*published, *given, *ours, Cell(certificate.mark) if certificate else None)
         return Row(arm.label, arm.label, "Arms", cells, arm=True, baseline=arm.baseline)
-
-    def _mark(self, arm: Arm, certificate: Certificate) -> str:
-        """The certificate in a few characters; of another base it is never that a single thing differs."""
-        mark = certificate.mark
-        if mark.startswith("✗") or arm.levels.get(BASE) == self.plan.baseline.levels.get(BASE):
-            return mark
-        return "~ another base" + (f", {mark[2:]}" if mark.startswith("~") else "")
 
     def _row_of(self, arm: Arm) -> PaperRow | None:
         return paper_row(self.plan, arm, self.paper) if self.paper else None
@@ -700,7 +694,7 @@ class _Layout:
         """Which row of the paper each arm stands beside, and which rows and columns have nothing of ours."""
         rows = {arm.label: row for arm in self.plan.arms if (row := self._row_of(arm))}
         beside = [f"{arm}: {_of_group(row)}" for arm, row in rows.items() if _plain(arm) != _plain(row.label)]
-        mine, name = {label for label, _ in self._others_splits()}, self.plan.experiment_name
+        mine, name = self._shared_columns(), self.plan.experiment_name
         empty = [column.label for column in paper.columns if column.task and column.label not in mine]
         return [
             *([f"The paper's row beside an arm: {'; '.join(beside)}."] if beside else []),

@@ -65,7 +65,7 @@ class Passes:
             try:
                 self._compiled(*inputs)[0].backward()  # type: ignore[no-untyped-call]
             except torch.OutOfMemoryError:
-                pass  # when it happens again there is somebody who knows what to do
+                pass  # the step itself will meet it too, where smaller micro-batches are taken
             except Exception as error:  # of as many kinds as there are compilers
                 self._settle("off", error)
         self._module.zero_grad(set_to_none=True)
@@ -87,12 +87,13 @@ class Passes:
         leaves, structure = tree_flatten(inputs)
         shapes = str(structure), *((leaf.shape, leaf.dtype) for leaf in leaves)
         if (graph := self._graphs.get(shapes)) is None:
+            assert self._compiled
             self._seen[shapes] = self._seen.get(shapes, 0) + 1
             if self._seen[shapes] <= ORDINARY:
                 return None
             before = torch.cuda.get_rng_state()
             try:
-                graph = self._graphs[shapes] = Graph(self._run, inputs)
+                graph = self._graphs[shapes] = Graph(self._compiled, inputs)
             except Exception as error:  # out of memory too: without graphs it fitted
                 _leave_capture(before)
                 self._settle("on", error)
