@@ -42,21 +42,21 @@ class Draw(nn.Module):
         slots = len(micro.places_M) // rows
         place_T = torch.arange(length, device=tokens_BT.device)
         stream_BT = _mixed(micro.stream_B[:, None] + (place_T + 1) * self.golden)
-        first_B1 = length * torch.arange(rows, device=tokens_BT.device)[:, None]
+        row_B1 = torch.arange(rows, device=tokens_BT.device)[:, None]
+        first_B1 = length * row_B1
 
         draws_BT = torch.where(self.candidates(tokens_BT), _uniform(_next(stream_BT, 0)), 2.0)
-        order_BS = draws_BT.argsort(dim=1, stable=True)[:, :slots]
-        asked_BS = place_T[:slots] < micro.count_B[:, None]
+        asked_BT = _rank(draws_BT, place_T) < micro.count_B[:, None]
         # As the loader has them: those that are asked first, in the order of their places.
-        place_BS = torch.where(asked_BS, order_BS, length).sort(dim=1).values
-        places_M = (first_B1 + torch.where(asked_BS, place_BS, 0)).flatten()
+        slot_BT = slots * row_B1 + asked_BT.cumsum(1) - 1
+        places_M = _put(first_B1.expand(rows, slots), slot_BT, first_B1 + place_T, asked_BT).flatten()
+        asked_M = (place_T[:slots] < micro.count_B[:, None]).flatten()
         original_M = tokens_BT.flatten()[places_M]
 
         fate_M = _uniform(_next(stream_BT, 1)).flatten()[places_M]
         drawn_M = _modulo(_next(stream_BT, 2), self.size - self.lowest).flatten()[places_M] + self.lowest
         shown_M = torch.where(fate_M < self.mask + self.random, drawn_M, original_M)
         shown_M = torch.where(fate_M < self.mask, MASK, shown_M)
-        asked_M = asked_BS.flatten()
         # Slots that are not asked stand at the first place of their row, with what stands there.
         shown_BT = _put(tokens_BT, places_M, shown_M, asked_M)
         targets_M = torch.where(asked_M, original_M, IGNORED)
@@ -68,11 +68,18 @@ class Draw(nn.Module):
         return found_BT | (tokens_BT == CLS) | (tokens_BT == SEP) if self.specials else found_BT
 
 
-def _put(tokens_BT: Tensor, places_M: Tensor, shown_M: Tensor, asked_M: Tensor) -> Tensor:
-    """`tokens_BT` with `shown_M` at the places that are asked."""
-    flat = tokens_BT.flatten()
-    spare = torch.where(asked_M, places_M, len(flat))  # one place more, for the slots that are not asked
-    return torch.cat([flat, flat[:1]]).scatter(0, spare, shown_M)[:-1].view_as(tokens_BT)
+def _rank(draws_BT: Tensor, place_T: Tensor) -> Tensor:
+    """How many draws of the row are lower, or as high and before: by comparing all, since compilers are slow at sorts."""
+    this_BT1, other_B1T = draws_BT[:, :, None], draws_BT[:, None, :]
+    before_TT = place_T[None, :] < place_T[:, None]
+    return ((other_B1T < this_BT1) | ((other_B1T == this_BT1) & before_TT)).sum(-1)
+
+
+def _put(there: Tensor, places: Tensor, values: Tensor, asked: Tensor) -> Tensor:
+    """`there` with `values` at the places, of it flattened, that are asked."""
+    flat = there.flatten()
+    spare = torch.where(asked, places, len(flat)).flatten()  # one place more, for what is not asked
+    return torch.cat([flat, flat[:1]]).scatter(0, spare, values.flatten())[:-1].view_as(there)
 
 
 def _signed(word: int) -> int:
