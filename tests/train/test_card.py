@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 
 from paribus.data.packing import load
@@ -14,6 +13,7 @@ from paribus.objectives.pretrain import prepare
 from paribus.plan.stages import Pretraining
 from paribus.spec.run import Runtime
 from paribus.train.fit import fit
+from paribus.train.lightning import pl
 from paribus.train.passes import Passes
 from paribus.train.ranks import Ranks
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from paribus.spec.objective import Objective
 from paribus.spec.run import Runtime
 from paribus.store.store import Work
 from paribus.train.fit import fit
+from paribus.train.lightning import pl
 from paribus.train.memory import in_parts
 
 Make = Callable[..., Pretraining]

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,6 +17,7 @@ from paribus.spec.run import Runtime
 from paribus.store.store import Work, read_jsonl
 from paribus.train import passes
 from paribus.train.fit import fit
+from paribus.train.lightning import pl
 from paribus.train.ranks import Ranks
 
 Make = Callable[..., Pretraining]

@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pytorch_lightning as pl
 from pytorch_lightning.loops.fit_loop import _FitLoop
 
 from paribus import execute
@@ -27,6 +26,7 @@ from paribus.spec.run import Runtime
 from paribus.store.lease import Lease
 from paribus.store.store import Store, Work
 from paribus.train.checkpoint import Checkpoints
+from paribus.train.lightning import pl
 from paribus.train.watch import Watch
 
 COMPUTE = "training and evaluation"

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -42,6 +41,7 @@ from paribus.spec.objective import Mlm
 from paribus.spec.optim import Budget
 from paribus.spec.run import Run, Runtime
 from paribus.train.fit import attention, device, fit, use_threads
+from paribus.train.lightning import pl
 from paribus.train.ranks import Ranks
 from paribus.train.watch import Watch
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -43,6 +42,7 @@ from paribus.spec.task import Metric, MultipleChoice, Pair, Regression, Sentence
 from paribus.store.store import Work
 from paribus.train.checkpoint import Checkpoints, newest
 from paribus.train.fit import device, fit
+from paribus.train.lightning import pl
 from paribus.train.memory import in_parts
 from paribus.train.module import Losses, Trained
 from paribus.train.watch import Diverged, Watch

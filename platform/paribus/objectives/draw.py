@@ -69,7 +69,7 @@ class Draw(nn.Module):
 
 
 def _rank(draws_BT: Tensor, place_T: Tensor) -> Tensor:
-    """How many draws of the row are lower, or as high and before: by comparing all, since compilers are slow at sorts."""
+    """How many draws of the row are lower, or as high and before. All are compared: compilers choke on sorts."""
     this_BT1, other_B1T = draws_BT[:, :, None], draws_BT[:, None, :]
     before_TT = place_T[None, :] < place_T[:, None]
     return ((other_B1T < this_BT1) | ((other_B1T == this_BT1) & before_TT)).sum(-1)

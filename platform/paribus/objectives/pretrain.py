@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from safetensors.torch import save_file
 
@@ -36,6 +35,7 @@ from paribus.spec.run import Runtime
 from paribus.store.store import Work
 from paribus.train.checkpoint import Checkpoints, newest
 from paribus.train.fit import device, fit
+from paribus.train.lightning import pl
 from paribus.train.ranks import Ranks, joined
 from paribus.train.reports import Pruned, Reports
 from paribus.train.watch import Diverged, Watch

@@ -7,11 +7,10 @@ import os
 import time
 from pathlib import Path
 
-import pytorch_lightning as pl
-
 from paribus.errors import Stopped
 from paribus.files import sha256, sync_to_disk
 from paribus.store.store import Work, writing
+from paribus.train.lightning import pl
 
 KEPT = 2
 

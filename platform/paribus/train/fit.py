@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
-import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from paribus.errors import ParibusError
 from paribus.spec.run import Runtime
+from paribus.train.lightning import pl
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric")

@@ -4,12 +4,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
 from paribus.seeds import seed_for
 from paribus.spec.optim import Optimizer, Schedule
+from paribus.train.lightning import pl
 from paribus.train.memory import free, too_small
 from paribus.train.optim import make_optimizer, make_schedule
 from paribus.train.passes import Passes

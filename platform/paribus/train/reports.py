@@ -5,9 +5,8 @@ import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import pytorch_lightning as pl
-
 from paribus.files import write_atomically
+from paribus.train.lightning import pl
 
 
 class Pruned(Exception):

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import psutil
-import pytorch_lightning as pl
 import torch
 
 from paribus.files import write_atomically
 from paribus.store.store import read_jsonl
+from paribus.train.lightning import pl
 from paribus.train.memory import peak_mb
 
 MEASURED_STEPS = 3
