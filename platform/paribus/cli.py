@@ -1094,5 +1094,33 @@ def bench_train(
     measure_training(run, contenders, steps, repeats, runtime, f"{base}@{scale}", json_file)
 
 
+@bench.command("curves")
+def bench_curves(
+    base: Annotated[str, typer.Option(help="`paribus list bases`.")] = "bert",
+    scale: Scale = "small",
+    sets: Sets = None,
+    compile: Annotated[
+        list[str], typer.Option(help="Ours, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
+    ] = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
+    sdpa: Sdpa = "auto",
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each.")] = 3,
+    steps: Annotated[int | None, typer.Option(min=1, help="Of each training; default: the scale's.")] = None,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all of it there.")] = None,
+    plot_file: Annotated[Path | None, typer.Option("--plot", help="Also draw it; .pdf, .png or .svg.")] = None,
+) -> None:
+    """Losses by fast and by plain steps, beside what seeds do to them.  Example: paribus bench curves --scale tiny"""
+    from paribus.bench.curves import measure as measure_curves
+    from paribus.bench.train import sized
+    from paribus.spec.load import parse_override
+    from paribus.spec.run import Runtime
+
+    overrides = dict(parse_override(text) for text in sets or ())
+    run = sized(base, scale, overrides, None, steps)
+    runtime = Runtime(device=device, threads=threads, sdpa=sdpa)
+    measure_curves(run, compile, seeds, runtime, f"{base}@{scale}", json_file, plot_file)
+
+
 if __name__ == "__main__":
     main()

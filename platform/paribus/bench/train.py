@@ -70,8 +70,8 @@ class Timed:
     parameters: int
 
 
-def sized(base: str, scale: str, overrides: dict[str, Any], batch: str | None) -> Run:
-    """The run of a base at a scale, with a step of `batch` (ROWSxTOKENS)."""
+def sized(base: str, scale: str, overrides: dict[str, Any], batch: str | None, steps: int | None = None) -> Run:
+    """The run of a base at a scale, with a step of `batch` (ROWSxTOKENS), of so many `steps`."""
     project = find()
     data = base_at(project, base, scale, "--base")
     apply(data, overrides, "--set")
@@ -80,6 +80,8 @@ def sized(base: str, scale: str, overrides: dict[str, Any], batch: str | None) -
         if not (cross and rows.isdecimal() and length.isdecimal() and int(rows) and int(length)):
             raise ParibusError(f"--batch {batch}: expected rows x tokens, as 64x512")
         apply(data, {"packing.length": int(length), "budget.batch_tokens": int(rows) * int(length)}, "--batch")
+    if steps is not None:
+        apply(data, {"budget.train_tokens": steps * data["budget"]["batch_tokens"]}, "--steps")
     run = build(Run, data, f"--base {base} --scale {scale}")
     if not isinstance(run.objective, Mlm) or run.objective.sentence != "none":
         raise ParibusError(f"--base {base}: expected a base of objective {{kind: mlm}}, found {run.objective.kind}")
@@ -254,7 +256,8 @@ def _process(asked: dict[str, Any]) -> dict[str, Any] | str:
         return (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python and of what decides on the speed of a step."""
     found = {"python": platform.python_version()}
     for name in ("paribus", "torch", "triton", "pytorch-lightning", "transformers"):
         with suppress(PackageNotFoundError):
@@ -314,7 +317,7 @@ def measure(
             "title": title,
             "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
             "command": ["paribus", *sys.argv[1:]],
-            "versions": _versions(),
+            "versions": versions(),
             "card": card,
             **asked,
             "flops_a_token": flops,

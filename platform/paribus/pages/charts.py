@@ -167,21 +167,20 @@ def tuning(content: Content, width: int) -> Spec | None:
 
 
 def curves(content: Content, width: int) -> Spec | None:
-    """The training loss of each arm over tokens: the mean over seeds, with the band from lowest to highest."""
+    """The training loss of each arm over tokens."""
+    return learning({content.short[label]: curve for label, curve in content.curves.items()}, width)
+
+
+def learning(curves: Mapping[str, Sequence[tuple[float, Sequence[float]]]], width: int) -> Spec | None:
+    """By name, the losses of the seeds at each number of tokens: their mean, with the band from lowest to highest."""
     points = [
-        {
-            "arm": content.short[label],
-            "tokens": tokens,
-            "loss": sum(losses) / len(losses),
-            "low": min(losses),
-            "high": max(losses),
-        }
-        for label, curve in content.curves.items()
+        {"arm": name, "tokens": tokens, "loss": sum(losses) / len(losses), "low": min(losses), "high": max(losses)}
+        for name, curve in curves.items()
         for tokens, losses in curve
     ]
     if not points:
         return None
-    colour = _arms([content.short[label] for label in content.curves], width)
+    colour = _arms([*curves], width)
     x = {"field": "tokens", "type": "quantitative", "title": "tokens trained on", "axis": {"format": "~s"}}
     x["scale"] = {"nice": False}
     y = {"type": "quantitative", "scale": {"zero": False}}
