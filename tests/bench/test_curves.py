@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from paribus.bench.curves import apart
 from paribus.cli import app
+from paribus.errors import ParibusError
 
 
 def test_ways_and_seeds_are_told_apart(tmp_path: Path) -> None:
@@ -34,4 +35,5 @@ def test_how_far_curves_lie_apart_is_counted_after_the_first_tenth() -> None:
 
 def test_a_file_that_cannot_be_drawn_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["bench", "curves", "--scale", "debug", "--plot", str(tmp_path / "a.gif")])
-    assert result.exit_code == 2 and "expected a file ending in .svg, .pdf, .png" in result.output
+    assert isinstance(result.exception, ParibusError) and "gif" in str(result.exception)
+    assert "compile" not in result.output and not (tmp_path / "a.gif").exists()

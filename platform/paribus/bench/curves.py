@@ -17,7 +17,6 @@ from paribus.errors import ParibusError
 from paribus.evaluate.held_out import held_out
 from paribus.execute import Context, execute
 from paribus.objectives.pretrain import pretrain
-from paribus.pages.charts import FORMATS, draw, learning
 from paribus.plan.stages import Pretraining, Stages
 from paribus.plan.tuning import validation_loss
 from paribus.project import find
@@ -25,6 +24,7 @@ from paribus.spec.run import Run, Runtime
 from paribus.store.store import Measured, Store, read_jsonl
 from paribus.train.fit import device
 
+FORMATS = (".svg", ".pdf", ".png")
 SETTLED = 0.1
 """The share of the steps after which curves are compared: before it the loss falls steeply."""
 
@@ -68,8 +68,8 @@ def measure(
     for option, file in (("--json", json_file), ("--plot", plot_file)):
         if file and not file.parent.is_dir():
             raise ParibusError(f"{option} {file}: no such folder")
-    if plot_file and plot_file.suffix.removeprefix(".") not in FORMATS:
-        raise ParibusError(f"--plot {plot_file}: expected a file ending in .{', .'.join(FORMATS)}")
+    if plot_file and plot_file.suffix not in FORMATS:
+        raise ParibusError(f"--plot: found a file ending in {plot_file.suffix}, expected one of {', '.join(FORMATS)}")
     where = device(runtime)
     card = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
     batch = run.budget.batch_tokens
@@ -129,6 +129,8 @@ def apart(found: dict[str, list[dict[str, Any]]]) -> tuple[float, float]:
 
 def plot(told: dict[str, Any], file: Path) -> None:
     """Draw the mean curve of each way, with the band of its seeds."""
+    from paribus.pages.charts import draw, learning  # what trains needs no page
+
     curves = {
         way: [(of[0][0], [loss for _, loss in of]) for of in zip(*(one["curve"] for one in trained), strict=True)]
         for way, trained in told["found"].items()
