@@ -34,7 +34,7 @@ def fused() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         module = importlib.import_module("paribus.nn.fused")
         if not CARD:
-            patch.setattr(module, "BLOCKS", dict.fromkeys(module.BLOCKS, (32, 32, 4, 1)))
+            patch.setattr(module, "SIZE", dict.fromkeys(module.SIZE, 32))
         yield module
 
 
