@@ -2,9 +2,9 @@
 
 Scores are scale x (q_i k_j + q_i (position key) + k_j (position query)), the rows of both position tables a function of
 i - j alone. No product of tokens and positions is kept: a block of X x X pairs has distances of two bands, X each, so a
-program takes a band's position vectors, multiplies them with its X tokens, (X, X), and turns each row by one place more
+program takes a band's position vectors, multiplies them with X tokens, (X, X), and turns each row by one place more
 than the row above it, which puts the product of each pair in the pair's place. A band belongs to two neighbouring
-blocks, to the pairs on either side of their diagonals, and is made once for both where the token's block stays.
+blocks, to the pairs on either side of their diagonals; its products with the program's own tokens serve both.
 
 Softmax is online (Dao et al. 2022, arXiv:2205.14135, algorithm 1); the backward pass makes the probabilities anew from
 the logarithm of each query's sum (Dao 2023, arXiv:2307.08691), writes the gradient of the scores once by pair and once
@@ -76,30 +76,16 @@ def _band(  # type: ignore[no-untyped-def]
 def _turn(x, AXIS: tl.constexpr, X: tl.constexpr):  # type: ignore[no-untyped-def]
     """Between distances and partners: x[a, m] to [a, b] or back, m = a - b - 1 modulo X; AXIS 0 the same of columns.
 
-    Of a band's pairs the block with that number holds those with a <= b, the one before it the others.
+    A band's pairs with a <= b, which is m >= a, are of the block with that number, the others of the one before it.
     """
     a, b = tl.arange(0, X)[:, None], tl.arange(0, X)[None, :]
     return tl.gather(x, (a - b - 1 if AXIS == 1 else b - a - 1) & (X - 1), AXIS)
 
 
 @triton.jit
-def _own(  # type: ignore[no-untyped-def]
-    own, table, stride, row, band, T,
-    BACK: tl.constexpr, EXACT: tl.constexpr, K: tl.constexpr, X: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """The products of a block of tokens, down, with the positions of a band, each in its partner's column."""
-    rows = _band(table, stride, row, band, T, BACK, K, X, BK)
-    return _turn(tl.dot(own, tl.trans(rows), input_precision="ieee" if EXACT else "tf32").to(own.dtype), 1, X)
-
-
-@triton.jit
-def _others(  # type: ignore[no-untyped-def]
-    others, table, stride, row, band, T,
-    BACK: tl.constexpr, EXACT: tl.constexpr, K: tl.constexpr, X: tl.constexpr, BK: tl.constexpr,
-):  # fmt: skip
-    """The same of the block of their partners, along."""
-    rows = _band(table, stride, row, band, T, BACK, K, X, BK)
-    return _turn(tl.dot(rows, tl.trans(others), input_precision="ieee" if EXACT else "tf32").to(others.dtype), 0, X)
+def _product(x, y, EXACT: tl.constexpr):  # type: ignore[no-untyped-def]
+    """x y^T, rounded to their type."""
+    return tl.dot(x, tl.trans(y), input_precision="ieee" if EXACT else "tf32").to(x.dtype)
 
 
 @triton.jit
@@ -116,14 +102,14 @@ def _scores(  # type: ignore[no-untyped-def]
     a, b = tl.arange(0, X)[:, None], tl.arange(0, X)[None, :]
     scores = tl.dot(own, tl.trans(others), input_precision="ieee" if EXACT else "tf32")
     if OWN:
-        below = _own(own, own_table, own_stride, row, block - other, T, OWN_BACK, EXACT, K, X, BK)
-        scores += tl.where(a <= b, below, above)
+        rows = _band(own_table, own_stride, row, block - other, T, OWN_BACK, K, X, BK)
+        below = _product(own, rows, EXACT)
+        scores += _turn(tl.where(b >= a, below, above), 1, X)
         above = below
     if OTHERS:
-        band = other - block
-        low = _others(others, others_table, others_stride, row, band, T, OTHERS_BACK, EXACT, K, X, BK)
-        high = _others(others, others_table, others_stride, row, band + 1, T, OTHERS_BACK, EXACT, K, X, BK)
-        scores += tl.where(b <= a, low, high)
+        low = _band(others_table, others_stride, row, other - block, T, OTHERS_BACK, K, X, BK)
+        high = _band(others_table, others_stride, row, other - block + 1, T, OTHERS_BACK, K, X, BK)
+        scores += _turn(tl.where(a >= b, _product(low, others, EXACT), _product(high, others, EXACT)), 0, X)
     seen = (i < T) & (j < T)
     if UNSEEN == 1:
         seen = seen & (tl.load(unseen + j, mask=j < T, other=1) == 0)
@@ -154,7 +140,7 @@ def _forward(  # type: ignore[no-untyped-def]
     unseen += b * T * (T if UNSEEN == 2 else 1)
     above = tl.zeros([X, X], queries.dtype)
     if C2P:
-        above = _own(queries, key_rows, cr, row, block + 1, T, False, EXACT, K, X, BK)
+        above = _product(queries, _band(key_rows, cr, row, block + 1, T, False, K, X, BK), EXACT)
     for other in range(0, tl.cdiv(T, X)):
         j = other * X + tl.arange(0, X)
         keys = _tokens(k, other * X, kt, T, K, X, BK)
@@ -218,7 +204,7 @@ def _backward(  # type: ignore[no-untyped-def]
     share: tl.constexpr = 1.0 - DROPPED / 16777216.0  # of the probabilities, that stays
     above = tl.zeros([X, X], keys.dtype)
     if P2C:
-        above = _own(keys, query_rows, pr, row, block + 1, T, BACK, EXACT, K, X, BK)
+        above = _product(keys, _band(query_rows, pr, row, block + 1, T, BACK, K, X, BK), EXACT)
     for other in range(0, tl.cdiv(T, X)):
         i = other * X + tl.arange(0, X)
         queries = _tokens(q, other * X, qt, T, K, X, BK)
