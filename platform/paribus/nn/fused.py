@@ -100,7 +100,7 @@ def _scores(  # type: ignore[no-untyped-def]
     `row` holds the row of each distance, from 1 - T on. UNSEEN: 0 nothing, 1 a key for all queries, 2 for each.
     """
     a, b = tl.arange(0, X)[:, None], tl.arange(0, X)[None, :]
-    scores = tl.dot(own, tl.trans(others), input_precision="ieee" if EXACT else "tf32")
+    scores = tl.zeros([X, X], tl.float32)
     if OWN:
         rows = _band(own_table, own_stride, row, block - other, T, OWN_BACK, K, X, BK)
         below = _product(own, rows, EXACT)
@@ -110,6 +110,7 @@ def _scores(  # type: ignore[no-untyped-def]
         low = _band(others_table, others_stride, row, other - block, T, OTHERS_BACK, K, X, BK)
         high = _band(others_table, others_stride, row, other - block + 1, T, OTHERS_BACK, K, X, BK)
         scores += _turn(tl.where(a >= b, _product(low, others, EXACT), _product(high, others, EXACT)), 0, X)
+    scores = tl.dot(own, tl.trans(others), scores, input_precision="ieee" if EXACT else "tf32")
     seen = (i < T) & (j < T)
     if UNSEEN == 1:
         seen = seen & (tl.load(unseen + j, mask=j < T, other=1) == 0)
