@@ -24,8 +24,8 @@ from torch import Tensor
 SIZE = {"forward": 64, "backward": 64}
 """Tokens in a block: queries and keys alike."""
 
-LAUNCH = {"forward": (4, 2), "backward": (8, 1), "side": (4, 2), "table": (4, 3)}
-"""Warps of a program, stages of pipelining."""
+LAUNCH = {"forward": (4, 1, 168), "backward": (8, 1, 128), "side": (4, 2, 128), "table": (4, 3, 128)}
+"""Warps of a program, stages of pipelining, registers of a thread: where they are fewer more programs run at once."""
 
 GROUPS = 8
 """Parts of a batch whose gradients of the position tables are added up apart, so that programs are many."""
@@ -410,7 +410,7 @@ def _blocks(passing: str, q: Tensor) -> int:
 
 
 def _launch(kernel: str) -> dict[str, int]:
-    return dict(zip(("num_warps", "num_stages"), LAUNCH[kernel], strict=True))
+    return dict(zip(("num_warps", "num_stages", "maxnreg"), LAUNCH[kernel], strict=True))
 
 
 def _constants(q: Tensor, x: int) -> dict[str, Any]:
