@@ -34,7 +34,7 @@ def fused() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         module = importlib.import_module("paribus.nn.fused")
         if not CARD:
-            patch.setattr(module, "BLOCKS", dict.fromkeys(module.BLOCKS, (32, 32, 4, 1)))
+            patch.setattr(module, "SIZE", dict.fromkeys(module.SIZE, 32))
         yield module
 
 
@@ -132,6 +132,37 @@ def test_the_kernels_are_slow_attention_with_all_gradients(
         )
 
 
+@pytest.mark.parametrize(
+    ("length", "k", "buckets"),
+    [(1, 512, 256), (31, 1, None), (32, 2, None), (33, 512, 256), (97, 512, None), (96, 5, 4)],
+)
+def test_lengths_around_whole_blocks_and_tables_that_end_within_one(
+    fused: ModuleType, length: int, k: int, buckets: int | None
+) -> None:
+    torch.manual_seed(0)
+    inputs, row, mask = case(3, 1, length, 8, k, buckets, True, True, "nothing")
+    others = (row.to(DEVICE), False, mask, 0.0, 0.2)
+    found = with_gradients(fused.relative_attention, inputs, *others, dtype=torch.float32)
+    expected = with_gradients(slowly, inputs, *others, dtype=torch.float64)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(
+            found[name].double(), tensor, rtol=1e-5, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def test_a_batch_larger_than_its_parts_adds_up_in_the_tables_gradients(
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "GROUPS", 2)
+    torch.manual_seed(0)
+    inputs, row, _ = case(5, 2, 40, 8, 9, None, True, True, "nothing")
+    others = (row.to(DEVICE), False, None, 0.0, 0.2)
+    found = with_gradients(fused.relative_attention, inputs, *others, dtype=torch.float32)
+    expected = with_gradients(slowly, inputs, *others, dtype=torch.float64)
+    for name in ("key_rows", "query_rows"):
+        torch.testing.assert_close(found[name].double(), expected[name], rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("dropout", [0.1, 0.5])
 def test_dropout_takes_its_share_and_no_pattern(fused: ModuleType, dropout: float) -> None:
     seeds = [torch.tensor([seed]) for seed in (0, 1, 2**31 - 1)]
@@ -204,6 +235,9 @@ ON_CARD = {
     # name: batch, heads, length, width, k, buckets, c2p, p2c, unseen, paper_index, dropout
     "one token": (3, 2, 1, 64, 512, None, True, True, "nothing", False, 0.0),
     "short": (3, 2, 17, 64, 512, 256, True, True, "keys", False, 0.1),
+    "a block and one": (2, 2, 65, 64, 512, 256, True, True, "nothing", False, 0.1),
+    "clamped in a block": (3, 2, 191, 64, 4, None, True, True, "keys", False, 0.1),
+    "many rows of a batch": (19, 2, 128, 64, 512, 256, True, True, "keys", False, 0.1),
     "v1": (2, 3, 512, 64, 512, None, True, True, "nothing", False, 0.1),
     "v3": (2, 3, 512, 64, 512, 256, True, True, "keys", False, 0.1),
     "documents": (2, 3, 500, 64, 512, 256, True, True, "keys for each query", False, 0.0),
