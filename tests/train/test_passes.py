@@ -102,6 +102,17 @@ def test_replaced_token_detection_compiled_trains_as_written(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-3, msg=name)
 
 
+@pytest.mark.parametrize("sharing, pieces", [("es", 1), ("nes", 2), ("gdes", 2)])
+def test_seeds_of_replaced_token_detection_share_what_was_compiled(
+    tmp_path: Path, pretraining: Make, sharing: str, pieces: int
+) -> None:
+    save([random_rows(32, SIZE)], tmp_path, "train", SIZE)
+    spec = pretraining(objective={"kind": "rtd", "masking": "dynamic", "sharing": sharing})
+    for seed in (0, 1):
+        trained(spec, tmp_path, ON, seed=seed)
+        assert graphs() == pieces
+
+
 class Replay:
     """Adds to gradients where they were when it was made, as a CUDA graph does."""
 

@@ -15,6 +15,9 @@ from paribus.nn.position import AbsolutePosition
 
 Table = tuple[nn.Module, str]
 
+_kinds: dict[tuple[object, ...], type[nn.Module]] = {}
+"""Of modules with parametrized tables, by what they were and the names of these."""
+
 
 class GeneratorAndDiscriminator(nn.Module):
     """The two networks and their heads."""
@@ -65,6 +68,12 @@ class GeneratorAndDiscriminator(nn.Module):
                 setattr(module, attribute, getattr(owner, attribute))
             else:
                 parametrize.register_parametrization(module, attribute, Disentangled(owner, attribute))
+        if sharing == "gdes":
+            # torch makes a class for each module, and what was compiled for a class is not taken for another.
+            for module in {module for module, _ in mine.values()}:
+                kind = type(module)
+                names = tuple(name for name, _ in module.get_submodule("parametrizations").named_children())
+                module.__class__ = _kinds.setdefault((kind.__bases__, names), kind)
 
     def discriminator_state(self) -> dict[str, Tensor]:
         """The discriminator's encoder with plain tables: E_G + E_delta where they are disentangled."""
