@@ -7,6 +7,8 @@ import pytest
 
 from paribus.bench.train import measure, sized
 from paribus.errors import ParibusError
+from paribus.nn.count import cost
+from paribus.spec.objective import Rtd
 from paribus.spec.run import Runtime
 
 
@@ -38,7 +40,6 @@ def test_ours_and_the_peer_are_measured_beside_a_ceiling(tmp_path: Path, capsys:
         ("bert", "64", "--batch 64: expected rows x tokens, as 64x512"),
         ("bert", "0x16", "--batch 0x16: expected rows x tokens, as 64x512"),
         ("bert", "8x64", "packing.length must be at most encoder.position.max_length, found 64 and 32"),
-        ("electra", None, "--base electra: expected a base of objective {kind: mlm}, found rtd"),
         ("bort", None, "--base: no base is called 'bort'"),
     ],
 )
@@ -46,3 +47,26 @@ def test_what_cannot_be_timed_is_one_line(base: str, batch: str | None, said: st
     with pytest.raises(ParibusError) as error:
         sized(base, "debug", {}, batch)
     assert said in str(error.value)
+
+
+def test_a_sentence_objective_is_not_timed() -> None:
+    pairs = {"objective.sentence": "sop", "packing.kind": "segment-pairs", "packing.negatives": "swapped"}
+    with pytest.raises(ParibusError, match="--base bert: expected objective.sentence none, found sop"):
+        sized("bert", "debug", pairs, None)
+
+
+def test_replaced_token_detection_is_timed_alone_and_counted_as_both_networks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, out = sized("electra", "debug", {}, "8x16"), tmp_path / "train.json"
+    with pytest.raises(ParibusError, match="--peer: transformers trains no replaced-token detection; expected a base"):
+        measure(run, ["compile off", "transformers"], 2, 1, Runtime(device="cpu"), "electra@debug", out)
+    measure(run, ["compile off"], 2, 1, Runtime(device="cpu"), "electra@debug", out)
+    assert "generator and encoder" in capsys.readouterr().out.splitlines()[0]
+    told = json.loads(out.read_text())
+    assert told["failed"] == {} and told["rows"][0]["tokens_per_second"] > 0
+    size = run.tokenizer.vocabulary_size
+    alone = cost(run.encoder, size, 16, run.objective.rate).train_flops_a_token
+    assert isinstance(run.objective, Rtd)
+    both = cost(run.encoder, size, 16, run.objective.rate, run.objective).train_flops_a_token
+    assert told["flops_a_token"] == both != alone

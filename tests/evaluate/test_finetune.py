@@ -205,6 +205,7 @@ def test_a_fine_tuning_that_was_stopped_twice_ends_bit_for_bit_like_one_that_was
     for name in ("rows", "predictions", "steps"):
         assert resumed[name] == whole[name]
     assert (whole["resumed_at"], resumed["resumed_at"]) == (0, 12)
+    assert whole["sdpa"] == "auto"
     for name, weight in whole["encoder"].items():
         assert torch.equal(resumed["encoder"][name], weight), name
 

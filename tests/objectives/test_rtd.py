@@ -14,7 +14,7 @@ from torch import Tensor
 from paribus.data.packing import load
 from paribus.data.vocabulary import FIRST_ORDINARY, PAD
 from paribus.nn.rtd import corrupt
-from paribus.objectives.batch import Micro, Step
+from paribus.objectives.batch import IGNORED, Micro, Step
 from paribus.objectives.loader import Steps
 from paribus.objectives.rtd import Rtd
 from paribus.plan.stages import Pretraining
@@ -48,6 +48,11 @@ def losses(module: Rtd, asked: Step) -> tuple[Tensor, Tensor]:
     (micro,) = asked.micros
     generator_loss, sampled = module.generate(micro)
     return generator_loss / asked.predicted, module.detect(micro, sampled) / asked.tokens
+
+
+def detected(module: Rtd, asked: Step, micro: Micro, sampled: Tensor) -> Tensor:
+    """L_RTD of a step of one micro-batch."""
+    return module.discriminator_part(micro, module._asked(asked), sampled)[1]["discriminator_loss"]
 
 
 def gradients(module: Rtd, loss: Tensor) -> dict[str, Tensor]:
@@ -354,7 +359,7 @@ def test_electra_15_is_asked_at_the_masked_places_only(rtd: Make, packed: Path) 
     tokens = corrupt(micro.tokens_BT, micro.places_M, sampled)
     logits = module.model.detect(tokens, None, micro.padding_BT).flatten()[micro.places_M]
     slow = F.binary_cross_entropy_with_logits(logits, (sampled != micro.targets_M).float())
-    torch.testing.assert_close(module._detect(asked, micro, sampled), slow)
+    torch.testing.assert_close(detected(module, asked, micro, sampled), slow)
 
 
 def test_replace_mlm_predicts_the_masked_tokens_from_the_samples(rtd: Make, packed: Path) -> None:
@@ -365,7 +370,7 @@ def test_replace_mlm_predicts_the_masked_tokens_from_the_samples(rtd: Make, pack
     states = module.model.encoder.states(corrupt(micro.tokens_BT, micro.places_M, sampled), None, micro.padding_BT)
     assert module.model.head is None and module.model.vocabulary_head is not None
     slow = F.cross_entropy(module.model.vocabulary_head(states, micro.places_M), micro.targets_M)
-    torch.testing.assert_close(module._detect(asked, micro, sampled), slow)
+    torch.testing.assert_close(detected(module, asked, micro, sampled), slow)
 
 
 def test_all_tokens_mlm_predicts_every_token_and_may_copy(rtd: Make, packed: Path) -> None:
@@ -382,7 +387,21 @@ def test_all_tokens_mlm_predicts_every_token_and_may_copy(rtd: Make, packed: Pat
     guess = model.vocabulary_head(model.encoder.states(tokens, None, micro.padding_BT), real).softmax(-1)
     given, wanted = tokens.flatten()[real], original.flatten()[real]
     slow = copy * (given == wanted) + (1 - copy) * guess[torch.arange(len(real)), wanted]
-    torch.testing.assert_close(module._detect(asked, micro, sampled), -slow.log().mean())
+    torch.testing.assert_close(detected(module, asked, micro, sampled), -slow.log().mean())
+
+
+@pytest.mark.parametrize("discriminator", ["detect", "detect-masked", "replace-mlm", "all-tokens-mlm"])
+def test_what_fills_up_a_fixed_shape_adds_nothing(rtd: Make, packed: Path, discriminator: str) -> None:
+    spec = rtd(discriminator=discriminator, mask_specials=True)
+    module = Rtd(spec, SIZE, 0)
+    (micro,) = step(spec, packed).micros
+    rows, length = micro.tokens_BT.shape
+    filled = micro.fixed(rows + 3, min(32, length + 8), 9, True, False)
+    assert filled.draws_M is not None and len(filled.draws_M) == len(filled.places_M) == 9 * (rows + 3)
+    (loss, sampled), (filled_loss, filled_sampled) = module.generate(micro), module.generate(filled)
+    assert torch.equal(filled_sampled[filled.targets_M != IGNORED], sampled)
+    torch.testing.assert_close(filled_loss, loss)
+    torch.testing.assert_close(module.detect(filled, filled_sampled), module.detect(micro, sampled))
 
 
 @pytest.mark.parametrize("control", ["replace-mlm", "all-tokens-mlm"])

@@ -368,6 +368,37 @@ def test_a_seed_that_diverged_in_one_arm_is_missing_there(
     assert "missing seeds (0 against none)" in refusals(planned, store)["dynamic"]
 
 
+# --- by rounding only ---
+
+
+@pytest.mark.parametrize("kind", ["pretrain", "finetune"])
+def test_steps_computed_in_different_ways_refuse_nothing_and_are_told(
+    planned: Plan, store: Store, measure: Any, kind: str
+) -> None:
+    def steps(run: PlannedRun, stage: Stage) -> dict[str, Any]:
+        if stage.kind != kind:
+            return {}
+        return {"compile": "off" if run.arm.baseline else "graphs", "sdpa": "auto" if run.seed else "math"}
+
+    finish(store, planned, measure, more=steps)
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
+    assert (found.mark, found.refusal) == ("~ steps", None)
+    told = "Steps of dynamic and static were computed in different ways (compile graphs against compile off), which"
+    for table in (experiment_table(planned, store), comparing.table(found)):
+        assert sum(note.startswith(told) for note in table.notes) == 1
+    line = next(line for line in found.lines if line.what == "steps")
+    assert (line.status, line.one, line.other) == ("shown", {"compile graphs"}, {"compile off"})
+
+
+def test_steps_computed_otherwise_at_some_seeds_of_both_arms_are_no_difference(
+    planned: Plan, store: Store, measure: Any
+) -> None:
+    finish(store, planned, measure, more=lambda run, stage: {"sdpa": "flash" if run.seed else "auto"})
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
+    assert (found.mark, found.rounding) == ("✓", None)
+    assert next(line.one for line in found.lines if line.what == "steps") == {"sdpa auto", "sdpa flash"}
+
+
 # --- in the table ---
 
 

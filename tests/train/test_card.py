@@ -49,16 +49,29 @@ def trained(spec: Pretraining, packed: Path, **options: Any) -> tuple[Pretrained
     return module, torch.stack(losses.found).tolist()
 
 
+OBJECTIVES = [
+    {"kind": "mlm"},
+    {"kind": "rtd", "sharing": "es", "discriminator_weight": 1.0},
+    {"kind": "rtd", "sharing": "gdes", "discriminator_weight": 1.0},
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=["mlm", "rtd-es", "rtd-gdes"])
 @pytest.mark.parametrize("precision, tolerance", [("fp32", 1e-3), ("bf16", 3e-2)])
 @pytest.mark.parametrize("rows", [None, 4])
 def test_graphs_and_compiled_passes_train_as_written(
-    packed: Path, pretraining: Make, precision: str, tolerance: float, rows: int | None
+    packed: Path,
+    pretraining: Make,
+    objective: dict[str, Any],
+    precision: str,
+    tolerance: float,
+    rows: int | None,
 ) -> None:
-    spec = pretraining(precision=precision)
+    spec = pretraining(precision=precision, objective={"masking": "dynamic", **objective})
     _, plain = trained(spec, packed, micro_batch_rows=rows)
     for how in ("on", "graphs"):
         module, losses = trained(spec, packed, micro_batch_rows=rows, compile=how)
-        assert module.passes is not None and module.passes.how == how
+        assert module.passes.how == how
         assert losses == pytest.approx(plain, abs=tolerance) and losses[-1] < losses[0]
 
 
@@ -67,7 +80,7 @@ def test_dropout_falls_elsewhere_in_each_replay_and_the_same_in_each_training(pa
         encoder={**pretraining().encoder.model_dump(), "dropout": 0.5}, optimizer={"kind": "adamw", "lr": 1e-12}
     )
     (module, first), (_, second) = (trained(spec, packed, compile="graphs") for _ in range(2))
-    assert module.passes is not None and module.passes.how == "graphs"
+    assert module.passes.how == "graphs"
     assert first == pytest.approx(second, abs=1e-3)
     without = pretraining(optimizer={"kind": "adamw", "lr": 1e-12})
     plain = trained(without, packed, compile="graphs")[1]
@@ -84,10 +97,10 @@ def test_a_capture_that_fails_is_said_and_the_training_goes_on(capsys: pytest.Ca
             loss.item()
         return loss, {"loss": loss}
 
-    passes = Passes(module, compute, "graphs")
-    passes._compiled = compute  # as written: torch.compile would refuse it sooner
+    passes = Passes(module, "graphs")
+    passes._compiled[compute] = compute  # as written: torch.compile would refuse it sooner
     for _ in range(5):
-        loss, parts = passes(torch.ones(2, 4, device="cuda"))
+        loss, parts = passes(compute, torch.ones(2, 4, device="cuda"))
         assert loss is not None and torch.isfinite(parts["loss"]).item()
         loss.backward()  # type: ignore[no-untyped-call]
     assert passes.how == "on"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from paribus.bench.devices import random_rows
 from paribus.data.packing import load, save
@@ -74,8 +75,88 @@ def test_compiled_trains_as_written(
     spec = pretraining(encoder=whole, precision=precision)
     _, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
     module, compiled = trained(spec, packed, ON)
-    assert module.passes is not None and module.passes.how == "on"  # in one graph: torch refuses any break
+    assert module.passes.how == "on"  # in one graph: torch refuses any break
     assert compiled == pytest.approx(plain, abs=tolerance) and plain[-1] < plain[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sharing": "es", "generator": {"kind": "shallow"}},
+        {"sharing": "gdes", "head": "deberta", "mask_specials": True},
+        {"sharing": "nes", "shared": "tokens", "discriminator": "replace-mlm"},
+        {"sharing": "gdes", "optimizers": "joint", "discriminator": "all-tokens-mlm"},
+        {"discriminator": "detect-masked"},
+    ],
+)
+def test_replaced_token_detection_compiled_trains_as_written(
+    packed: Path, changes: dict[str, Any], pretraining: Make
+) -> None:
+    objective = {"kind": "rtd", "masking": "dynamic", "discriminator_weight": 1.0, **changes}
+    spec = pretraining(objective=objective)
+    plain_module, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    module, compiled = trained(spec, packed, ON)
+    assert module.passes.how == "on"
+    assert compiled == pytest.approx(plain, abs=1e-4) and plain[-1] < plain[0]
+    for (name, one), other in zip(module.named_parameters(), plain_module.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("sharing, pieces", [("es", 1), ("nes", 2), ("gdes", 2)])
+def test_seeds_of_replaced_token_detection_share_what_was_compiled(
+    tmp_path: Path, pretraining: Make, sharing: str, pieces: int
+) -> None:
+    save([random_rows(32, SIZE)], tmp_path, "train", SIZE)
+    spec = pretraining(objective={"kind": "rtd", "masking": "dynamic", "sharing": sharing})
+    for seed in (0, 1):
+        trained(spec, tmp_path, ON, seed=seed)
+        assert graphs() == pieces
+
+
+class Replay:
+    """Adds to gradients where they were when it was made, as a CUDA graph does."""
+
+    made = 0
+
+    def __init__(self, compute: Callable[..., Any], inputs: Any) -> None:
+        Replay.made += 1
+        self._compute, self._structure = compute, tree_flatten(inputs)[1]
+        self._parameters = list(compute.__self__.parameters())  # type: ignore[attr-defined]
+        self._there = [parameter.grad for parameter in self._parameters]
+
+    def __call__(self, leaves: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+        loss, parts = self._compute(*self._structure.unflatten(leaves))
+        loss.backward()
+        for parameter, gradient in zip(self._parameters, self._there, strict=True):
+            assert parameter.grad is gradient
+        return parts
+
+
+class Replaying(pl.Callback):
+    """From the second step on; the first has been told that there is no GPU."""
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
+        assert isinstance(module, Pretrained)
+        if module.passes.how != "graphs":
+            module.zero_grad()
+        module.passes.how = "graphs"
+
+
+@pytest.mark.parametrize("sharing", ["nes", "gdes", "es"])
+def test_graphs_of_two_turns_keep_gradients_of_their_own_and_move_only_these(
+    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch, sharing: str
+) -> None:
+    spec = pretraining(objective={"kind": "rtd", "masking": "dynamic", "sharing": sharing})
+    plain, _ = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    monkeypatch.setattr(passes, "Graph", Replay)
+    monkeypatch.setattr(torch, "compile", lambda compute, **_: compute)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: None)
+    monkeypatch.setattr(Replay, "made", 0)
+    steps, module = prepare(spec, 0, load(packed, "train"), SIZE, ON, Ranks())
+    fit(module, steps, 6, spec.precision, ON, [Replaying()])
+    assert Replay.made >= (1 if sharing == "es" else 2) and module.passes.how == "graphs"
+    for (name, one), other in zip(module.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-3, msg=name)
 
 
 def test_steps_and_arms_of_one_shape_are_compiled_once(tmp_path: Path, pretraining: Make) -> None:
@@ -108,11 +189,12 @@ class Watched(pl.Callback):
         self._mode.__exit__(None, None, None)
 
 
+@pytest.mark.parametrize("kind", ["mlm", "rtd"])
 @pytest.mark.parametrize("fixed", [False, True])
-def test_a_step_waits_for_nothing(packed: Path, pretraining: Make, fixed: bool) -> None:
-    spec = pretraining(optimizer={"kind": "adamw", "lr": 1e-2, "clip": 1.0})
+def test_a_step_waits_for_nothing(packed: Path, pretraining: Make, fixed: bool, kind: str) -> None:
+    objective = {"kind": kind, "masking": "dynamic"}
+    spec = pretraining(objective=objective, optimizer={"kind": "adamw", "lr": 1e-2, "clip": 1.0})
     steps, module = prepare(spec, 0, load(packed, "train"), SIZE, ON if fixed else Runtime(device="cpu"), Ranks())
-    assert module.passes is not None
     module.passes.how = "off"  # operation by operation
     fit(module, steps, 3, "fp32", ON, [Watched()])
     assert module.global_step == 3
@@ -141,7 +223,7 @@ def test_without_a_compiler_it_is_said_once_and_trained_as_written(
     _, plain = trained(pretraining(), packed, ON.model_copy(update={"compile": "off"}))
     monkeypatch.setattr(passes, "BACKEND", backend)
     module, losses = trained(pretraining(), packed, ON)
-    assert module.passes is not None and module.passes.how == "off"
+    assert module.passes.how == "off"
     assert losses == pytest.approx(plain, abs=1e-5)
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1 and said[0].startswith("--compile on: ") and said[0].endswith("; from here on as written")
@@ -155,14 +237,11 @@ def test_a_stage_records_what_was_done(
         with begin("pretrain", pretraining(), pack=asked) as work:
             record = pretrain(pretraining(), 0, packed, SIZE, work, ON.model_copy(update={"compile": asked}))
             curves.append([point["train/loss"] for point in read_jsonl(work.out / "curve.jsonl")])
-        assert record["compile"] == done
+        assert (record["compile"], record["sdpa"]) == (done, "auto")
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
     assert (
         capsys.readouterr().err == "--compile graphs: needs a GPU, found cpu; from here on compiled, without graphs\n"
     )
-    rtd = pretraining(objective={"kind": "rtd", "masking": "dynamic"})
-    _, module = prepare(rtd, 0, load(packed, "train"), SIZE, ON, Ranks())
-    assert module.passes is None and capsys.readouterr().err == "--compile on: not with rtd; as written\n"
 
 
 def test_the_kernel_that_is_asked_for_computes_the_attention(packed: Path, pretraining: Make) -> None:
@@ -171,12 +250,16 @@ def test_the_kernel_that_is_asked_for_computes_the_attention(packed: Path, pretr
 
 
 @pytest.mark.drill
+@pytest.mark.parametrize(
+    "objective", [{"kind": "mlm"}, {"kind": "rtd", "sharing": "gdes", "discriminator_weight": 1.0}], ids=["mlm", "rtd"]
+)
 def test_compiled_by_inductor_it_trains_as_written(
-    tmp_path: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch, objective: dict[str, Any]
 ) -> None:
+    spec = pretraining(objective={"masking": "dynamic", **objective})
     save([random_rows(32, SIZE)], tmp_path, "train", SIZE)
     monkeypatch.setattr(passes, "BACKEND", "inductor")
-    _, plain = trained(pretraining(), tmp_path, ON.model_copy(update={"compile": "off"}))
-    module, compiled = trained(pretraining(), tmp_path, ON)
-    assert module.passes is not None and module.passes.how == "on"
+    _, plain = trained(spec, tmp_path, ON.model_copy(update={"compile": "off"}))
+    module, compiled = trained(spec, tmp_path, ON)
+    assert module.passes.how == "on"
     assert compiled == pytest.approx(plain, abs=1e-4)

@@ -1,4 +1,4 @@
-"""Tokens a second of pretraining by MLM: ours, with its loader and its curve, beside transformers' model of that shape.
+"""Tokens a second of pretraining: ours, with its loader and its curve, beside transformers' model of that shape by MLM.
 
 Each contender runs in a process of its own, the contenders in turn. Rows are random tokens, 15 % or what the base says
 of them masked. Ours is timed as it trains: rows are read, masks drawn and losses kept. The peer's batches lie on the
@@ -37,7 +37,7 @@ from paribus.plan.arms import base_at
 from paribus.plan.stages import Pretraining
 from paribus.project import find
 from paribus.spec.load import apply, build
-from paribus.spec.objective import Mlm
+from paribus.spec.objective import Mlm, Rtd
 from paribus.spec.optim import Budget
 from paribus.spec.run import Run, Runtime
 from paribus.train.fit import attention, device, fit, use_threads
@@ -83,8 +83,8 @@ def sized(base: str, scale: str, overrides: dict[str, Any], batch: str | None, s
     if steps is not None:
         apply(data, {"budget.train_tokens": steps * data["budget"]["batch_tokens"]}, "--steps")
     run = build(Run, data, f"--base {base} --scale {scale}")
-    if not isinstance(run.objective, Mlm) or run.objective.sentence != "none":
-        raise ParibusError(f"--base {base}: expected a base of objective {{kind: mlm}}, found {run.objective.kind}")
+    if isinstance(run.objective, Mlm) and run.objective.sentence != "none":
+        raise ParibusError(f"--base {base}: expected objective.sentence none, found {run.objective.sentence}")
     return run
 
 
@@ -148,7 +148,7 @@ def _ours(run: Run, steps: int, runtime: Runtime, contender: str) -> Timed:
     with tempfile.TemporaryDirectory() as folder, suppress(Stopped):
         watch = Watch(Path(folder), spec.budget.steps, spec.budget.batch_tokens, module.guess)
         fit(module, batches, spec.budget.steps, spec.precision, runtime, [watch, clock])
-    return _timed(contender, module.passes.how if module.passes else "off", clock, module)
+    return _timed(contender, module.passes.how, clock, module)
 
 
 def _peer(run: Run, steps: int, runtime: Runtime, contender: str) -> Timed:
@@ -275,7 +275,10 @@ def measure(
     json_file: Path | None = None,
 ) -> None:
     """Each contender `repeats` times, in turn; a table of their medians, and everything as JSON."""
+    rtd = run.objective if isinstance(run.objective, Rtd) else None
     if any(name.startswith("transformers") for name in contenders):
+        if rtd:
+            raise ParibusError("--peer: transformers trains no replaced-token detection; expected a base of MLM")
         family_of(run.encoder, False)  # refuses what it has no counterpart for
         try:
             version("transformers")
@@ -288,10 +291,11 @@ def measure(
     if isinstance(card, str):
         raise ParibusError(card.removeprefix("error: "))
     length, batch = run.packing.length, run.budget.batch_tokens
-    flops = cost(run.encoder, run.tokenizer.vocabulary_size, length, run.objective.rate).train_flops_a_token
+    flops = cost(run.encoder, run.tokenizer.vocabulary_size, length, run.objective.rate, rtd).train_flops_a_token
+    heads = "generator and encoder; vocabulary head at masked places only" if rtd else "head at masked places only"
     print(
         f"{title}, {batch // length} x {length} tokens, {run.precision}, dropout {run.encoder.dropout}, "
-        f"{flops / 1e6:,.1f} MFLOPs a token (head at masked places only)\n"
+        f"{flops / 1e6:,.1f} MFLOPs a token ({heads})\n"
         f"{card['name']}, bf16 products {card['flops'] / 1e12:.2f} TFLOP/s; {runtime.threads} threads; "
         f"median of {steps} steps after {WARM_UP}, of {repeats} processes",
         flush=True,

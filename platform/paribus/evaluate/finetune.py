@@ -327,6 +327,7 @@ def finetune(
         "seconds": watch.seconds,
         "resumed_at": batches.first,
         "out_of_memory": module.out_of_memory,
+        "sdpa": runtime.sdpa,
     }
 
 

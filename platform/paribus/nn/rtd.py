@@ -15,6 +15,9 @@ from paribus.nn.position import AbsolutePosition
 
 Table = tuple[nn.Module, str]
 
+_kinds: dict[tuple[object, ...], type[nn.Module]] = {}
+"""Of modules with parametrized tables, by what they were and the names of these."""
+
 
 class GeneratorAndDiscriminator(nn.Module):
     """The two networks and their heads."""
@@ -65,6 +68,12 @@ class GeneratorAndDiscriminator(nn.Module):
                 setattr(module, attribute, getattr(owner, attribute))
             else:
                 parametrize.register_parametrization(module, attribute, Disentangled(owner, attribute))
+        if sharing == "gdes":
+            # torch makes a class for each module, and what was compiled for a class is not taken for another.
+            for module in {module for module, _ in mine.values()}:
+                kind = type(module)
+                names = tuple(name for name, _ in module.get_submodule("parametrizations").named_children())
+                module.__class__ = _kinds.setdefault((kind.__bases__, names), kind)
 
     def discriminator_state(self) -> dict[str, Tensor]:
         """The discriminator's encoder with plain tables: E_G + E_delta where they are disentangled."""
@@ -115,6 +124,10 @@ def sample(logits_MV: Tensor, draws_M: Tensor) -> Tensor:
     return found_M1[:, 0].clamp(max=logits_MV.shape[1] - 1)
 
 
-def corrupt(tokens_BT: Tensor, places_M: Tensor, sampled_M: Tensor) -> Tensor:
-    """`tokens_BT` with the samples at the masked places, kept or masked."""
-    return tokens_BT.flatten().scatter(0, places_M, sampled_M).view_as(tokens_BT)
+def corrupt(tokens_BT: Tensor, places_M: Tensor, sampled_M: Tensor, asked_M: Tensor | None = None) -> Tensor:
+    """`tokens_BT` with the samples at the masked places, kept or masked; only at those that are `asked_M`, if told."""
+    flat = tokens_BT.flatten()
+    if asked_M is None:
+        return flat.scatter(0, places_M, sampled_M).view_as(tokens_BT)
+    spare_M = torch.where(asked_M, places_M, len(flat))  # one place more, for what is not asked
+    return torch.cat([flat, flat[:1]]).scatter(0, spare_M, sampled_M)[:-1].view_as(tokens_BT)

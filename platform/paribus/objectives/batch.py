@@ -26,6 +26,7 @@ class Micro:
     blocked_BTT: True where a token may not attend to another, None where padding says all.
     stream_B, count_B: where masks are still to be drawn (paribus.objectives.draw), the state of each row's stream and
     how many of its tokens are chosen; None where they are drawn.
+    real_B: False at rows that are there for the shape alone, None where there can be none.
 
     Of a fixed shape, M is the same number of slots a row. Slots that are not asked stand at the first place of their
     row, with IGNORED for a target.
@@ -41,6 +42,7 @@ class Micro:
     blocked_BTT: Tensor | None = None
     stream_B: Tensor | None = None
     count_B: Tensor | None = None
+    real_B: Tensor | None = None
 
     @property
     def unseen(self) -> Tensor | None:
@@ -76,6 +78,10 @@ class Micro:
         places_M[slot_M] = row_M * length + self.places_M % width
         targets_M = torch.full_like(places_M, IGNORED)
         targets_M[slot_M] = self.targets_M
+        draws_M = None
+        if self.draws_M is not None:
+            draws_M = self.draws_M.new_zeros(len(places_M))
+            draws_M[slot_M] = self.draws_M
 
         def longer(tensor: Tensor | None, value: int, made: bool) -> Tensor | None:
             """With places of `value` at the end, and the first row once more for those that are missing."""
@@ -104,9 +110,11 @@ class Micro:
             places_M=places_M,
             targets_M=targets_M,
             labels_B=asked(self.labels_B, IGNORED),
+            draws_M=draws_M,
             blocked_BTT=blocked_BTT,
             stream_B=asked(self.stream_B, 0),
             count_B=asked(self.count_B, 0),
+            real_B=torch.arange(rows) < count if padded else None,
         )
 
     def unasked(self) -> Self:
@@ -146,7 +154,7 @@ class Step:
     micros: tuple[Micro, ...]
     predicted: int | Tensor
     rows: int | Tensor
-    tokens: int
+    tokens: int | Tensor
 
     def cut(self, rows: int) -> Self:
         """The same in micro-batches of at most `rows` rows."""
@@ -165,5 +173,5 @@ class Step:
         return self._each(lambda there: there.pin_memory())
 
     def _each(self, move: Callable[[Any], Any]) -> Self:
-        counts = {n: move(t) for n in ("predicted", "rows") if isinstance(t := getattr(self, n), Tensor)}
+        counts = {n: move(t) for n in ("predicted", "rows", "tokens") if isinstance(t := getattr(self, n), Tensor)}
         return replace(self, micros=tuple(map(move, self.micros)), **counts)

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from paribus.data.vocabulary import CLS, FIRST_ORDINARY, MASK, SEP, UNK
 from paribus.objectives.batch import IGNORED, Micro
 from paribus.spec.data import Tokens
-from paribus.spec.objective import Objective
+from paribus.spec.objective import Mlm, Objective
 
 
 def drawable(objective: Objective) -> bool:
-    """Whether a device can draw the masks of an objective: those of distinct single tokens."""
-    return isinstance(objective.unit, Tokens) and objective.unit.drawn == "distinct"
+    """Whether a device can draw the masks of an objective: those of distinct single tokens, with nothing to sample."""
+    return isinstance(objective, Mlm) and isinstance(objective.unit, Tokens) and objective.unit.drawn == "distinct"
 
 
 class Draw(nn.Module):

@@ -133,8 +133,8 @@ class Steps:
             micros.append(self._shaped(micro) if self._fixed else micro)
         real = int(self._rows.lengths[rows].sum())
         if self._fixed:
-            counts = torch.tensor([max(1, predicted), len(rows)], dtype=torch.float32)
-            return Step(tuple(micros), counts[0], counts[1], real)
+            counts = torch.tensor([max(1, predicted), len(rows), real], dtype=torch.float32)
+            return Step(tuple(micros), counts[0], counts[1], counts[2])
         return Step(tuple(micros), max(1, predicted), len(rows), real)
 
     def _shaped(self, micro: Micro) -> Micro:

@@ -14,7 +14,6 @@ from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Mlm as MlmSpec
 from paribus.train.module import Losses
-from paribus.train.passes import Passes
 
 
 class Mlm(Pretrained):
@@ -23,8 +22,6 @@ class Mlm(Pretrained):
     The loss of an optimizer step is the sum over all its predicted tokens divided once by their number, whatever the
     micro-batches: a mean of means is biased when they hold unequal numbers. The sentence loss likewise over rows.
     """
-
-    passes: Passes
 
     def __init__(self, spec: Pretraining, vocabulary: int, seed: int) -> None:
         super().__init__(spec.optimizer, spec.schedule, spec.budget.steps, seed, "pretrain")
@@ -35,7 +32,6 @@ class Mlm(Pretrained):
         self.sentence_head = PooledHead(spec.encoder.width, kinds) if kinds else None
         initialise(self, seed, spec.encoder.init_std)
         self.draw = Draw(spec.objective, vocabulary)
-        self.passes = Passes(self, self.part)
         self.guess = math.log(vocabulary)
 
     def losses(self, micro: Micro) -> tuple[Tensor, Tensor | None]:
@@ -53,7 +49,7 @@ class Mlm(Pretrained):
 
     def _parts(self, step: Step) -> Losses:
         for micro in step.micros:
-            yield self.passes(micro, step.predicted, step.rows)
+            yield self.passes(self.part, micro, step.predicted, step.rows)
 
     def part(self, micro: Micro, predicted: int | Tensor, rows: int | Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """What a micro-batch adds to the loss of a step with so many predicted tokens and rows, and its named parts."""

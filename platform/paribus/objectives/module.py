@@ -4,13 +4,20 @@ import torch
 from torch import Tensor, nn
 
 from paribus.objectives.batch import Step
+from paribus.spec.optim import Optimizer, Schedule
 from paribus.train.module import Trained
+from paribus.train.passes import Passes
 
 
 class Pretrained(Trained):
     """A module that the pretrain stage trains. `guess` is the loss of a model that knows nothing."""
 
     guess: float
+    passes: Passes
+
+    def __init__(self, optimizer: Optimizer, schedule: Schedule, steps: int, seed: int, purpose: str) -> None:
+        super().__init__(optimizer, schedule, steps, seed, purpose)
+        self.passes = Passes(self)
 
     def cut(self, batch: Step, rows: int) -> Step:
         return batch.cut(rows)

@@ -84,9 +84,8 @@ def prepare(
     module.micro_rows, module.ranks = micro_rows, ranks
     fixed = False
     if runtime.compile != "off":
-        if module.passes is None or runtime.strategy == "fsdp":
-            what = spec.objective.kind if module.passes is None else "--strategy fsdp"
-            print(f"--compile {runtime.compile}: not with {what}; as written", file=sys.stderr)
+        if runtime.strategy == "fsdp":
+            print(f"--compile {runtime.compile}: not with --strategy fsdp; as written", file=sys.stderr)
         else:
             module.passes.how, fixed = runtime.compile, True
     pinned = device(runtime).type == "cuda"
@@ -150,8 +149,7 @@ def pretrain(
         for name, weights in files.items():
             save_file(weights, work.out / f"{name}.safetensors")
     finally:
-        if module.passes:
-            module.passes.forget()  # the card is wanted by what comes next, however this ended
+        module.passes.forget()  # the card is wanted by what comes next, however this ended
     shutil.copy(work.scratch / "curve.jsonl", work.out / "curve.jsonl")
     updates = outcome.get(f"{outcome['outcome']}_step", budget.steps)
     work.row("updates", updates)
@@ -170,7 +168,8 @@ def pretrain(
         "out_of_memory": module.out_of_memory,
         "devices": runtime.devices,
         "strategy": runtime.strategy,
-        "compile": module.passes.how if module.passes else "off",
+        "compile": module.passes.how,
+        "sdpa": runtime.sdpa,
         "shared_with": watch.shared_with,
     }
 

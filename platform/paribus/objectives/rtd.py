@@ -10,18 +10,20 @@ from torch import Tensor
 from paribus.nn.build import build_rtd
 from paribus.nn.init import initialise
 from paribus.nn.rtd import GeneratorAndDiscriminator, corrupt, sample
-from paribus.objectives.batch import Micro, Step
+from paribus.objectives.batch import IGNORED, Micro, Step
 from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Rtd as RtdSpec
 from paribus.train.module import Losses
+from paribus.train.passes import Parts
 
 
 def detection_loss(model: GeneratorAndDiscriminator, asked: RtdSpec, micro: Micro, sampled_M: Tensor) -> Tensor:
     """Summed loss, in nats, of the encoder on the samples: of telling those that differ from the original from all
     other tokens, or another task, see `paribus.spec.objective.Rtd.discriminator`."""
-    tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M)
-    original_BT = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M)
+    chosen_M = micro.targets_M != IGNORED
+    tokens_BT = corrupt(micro.tokens_BT, micro.places_M, sampled_M, chosen_M)
+    original_BT = corrupt(micro.tokens_BT, micro.places_M, micro.targets_M, chosen_M)
     everywhere = torch.arange(tokens_BT.numel(), device=tokens_BT.device)
     asked_N = everywhere if asked.of_all_tokens else micro.places_M
     original_N, same_N = original_BT.flatten()[asked_N], (tokens_BT == original_BT).flatten()[asked_N]
@@ -34,7 +36,12 @@ def detection_loss(model: GeneratorAndDiscriminator, asked: RtdSpec, micro: Micr
         if copy_N is not None:  # p = D [same] + (1 - D) p_MLM
             copied_N = F.logsigmoid(copy_N.float()).masked_fill(~same_N, -math.inf)
             nats_N = -torch.logaddexp(copied_N, F.logsigmoid(-copy_N.float()) - nats_N)
-    return nats_N.sum() if micro.padding_BT is None else (nats_N * ~micro.padding_BT.flatten()[asked_N]).sum()
+    if not asked.of_all_tokens:
+        return (nats_N * chosen_M).sum()
+    if micro.padding_BT is None:
+        return nats_N.sum()
+    counts_BT = ~micro.padding_BT if micro.real_B is None else ~micro.padding_BT & micro.real_B[:, None]
+    return (nats_N * counts_BT.flatten()).sum()
 
 
 class Rtd(Pretrained):
@@ -65,10 +72,6 @@ class Rtd(Pretrained):
         """Summed loss, in nats, of the encoder on the samples."""
         return detection_loss(self.model, self.asked, micro, sampled_M)
 
-    def _detect(self, step: Step, micro: Micro, sampled_M: Tensor) -> Tensor:
-        """The same divided by the tokens of the whole step that are asked about."""
-        return self.detect(micro, sampled_M) / (step.tokens if self.asked.of_all_tokens else step.predicted)
-
     def training_step(self, step: Step, _: int) -> None:
         if self.joint:
             return self.update(step, self._both)
@@ -79,27 +82,42 @@ class Rtd(Pretrained):
         """What is drawn goes to `sampled`."""
         sampled.clear()
         for micro in step.micros:
-            loss, tokens_M = self.generate(micro)
-            sampled.append(tokens_M)
-            loss = loss / step.predicted
-            yield loss, {"loss": loss, "generator_loss": loss}
+            loss, parts = self.passes(self.generator_part, micro, step.predicted)
+            sampled.append(parts.pop("sampled"))
+            yield loss, parts
 
     def _discriminator(self, sampled: list[Tensor], step: Step) -> Losses:
         # The micro-batches may have become smaller since.
         drawn = torch.split(torch.cat(sampled), [len(micro.places_M) for micro in step.micros])
         for micro, tokens_M in zip(step.micros, drawn, strict=True):
-            loss = self._detect(step, micro, tokens_M)
-            yield self.weight * loss, {"loss": self.weight * loss, "discriminator_loss": loss}
+            yield self.passes(self.discriminator_part, micro, self._asked(step), tokens_M)
 
     def _both(self, step: Step) -> Losses:
         for micro in step.micros:
-            generator_loss, tokens_M = self.generate(micro)
-            parts = {
-                "generator_loss": generator_loss / step.predicted,
-                "discriminator_loss": self._detect(step, micro, tokens_M),
-            }
-            loss = parts["generator_loss"] + self.weight * parts["discriminator_loss"]
-            yield loss, {"loss": loss, **parts}
+            yield self.passes(self.part, micro, step.predicted, self._asked(step))
+
+    def _asked(self, step: Step) -> int | Tensor:
+        """The tokens of the whole step that the discriminator is asked about."""
+        return step.tokens if self.asked.of_all_tokens else step.predicted
+
+    def generator_part(self, micro: Micro, predicted: int | Tensor) -> Parts:
+        """What a micro-batch adds to the loss of the generator's turn in a step with so many predicted tokens, and the
+        samples."""
+        loss, tokens_M = self.generate(micro)
+        loss = loss / predicted
+        return loss, {"loss": loss, "generator_loss": loss, "sampled": tokens_M}
+
+    def discriminator_part(self, micro: Micro, asked: int | Tensor, sampled_M: Tensor) -> Parts:
+        """What a micro-batch adds to the loss of the discriminator's turn in a step with so many tokens asked about."""
+        loss = self.detect(micro, sampled_M) / asked
+        return self.weight * loss, {"loss": self.weight * loss, "discriminator_loss": loss}
+
+    def part(self, micro: Micro, predicted: int | Tensor, asked: int | Tensor) -> Parts:
+        """What it adds where both are one step."""
+        generator_loss, generated = self.generator_part(micro, predicted)
+        discriminator_loss, parts = self.discriminator_part(micro, asked, generated["sampled"])
+        loss = generator_loss + discriminator_loss
+        return loss, {**parts, "generator_loss": generator_loss, "loss": loss}
 
     def files(self) -> dict[str, dict[str, Tensor]]:
         heads: dict[str, Tensor] = {}

@@ -197,7 +197,7 @@ class Runtime(BaseModel):
     loader_workers: int = Field(0, ge=0)
     """Processes that make the batches of a pretraining ahead; 0 makes them between steps."""
     compile: Literal["off", "on", "graphs"] = "off"
-    """How the steps of a pretraining by MLM are computed. off: as written; on: by torch.compile; graphs: each shape of
+    """How the steps of a pretraining are computed. off: as written; on: by torch.compile; graphs: each shape of
     micro-batch also captured as a CUDA graph. Where that cannot be had the next best is done, and said."""
     sdpa: Literal["auto", "cudnn", "flash", "efficient", "math"] = "auto"
     """The kernel of scaled dot product attention that is taken first, where it can compute what is asked for; auto

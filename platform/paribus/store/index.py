@@ -20,7 +20,7 @@ from paribus.files import write_atomically
 from paribus.plan.runs import PlannedRun
 from paribus.store.store import Store
 
-NAME = "index-1"
+NAME = "index-2"
 """To be counted up when SCHEMA changes. A sha256, then a Parquet file that it is of."""
 
 FACTS: dict[str, type[pl.DataType]] = {
@@ -29,6 +29,8 @@ FACTS: dict[str, type[pl.DataType]] = {
     "device": pl.String,
     "driver": pl.String,
     "matmul": pl.String,
+    "compile": pl.String,
+    "sdpa": pl.String,
     "seconds": pl.Float64,
     "peak_memory_mb": pl.Float64,
 }

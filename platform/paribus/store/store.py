@@ -13,7 +13,7 @@
     tables/                  tables as files
     provenance/DIGEST.json   commit, diff and package versions, once for all stages they apply to
     corrupt/                 stages that failed their checksum, set aside
-    index-1                  what tables read of stages/, a cache (store/index.py)
+    index-2                  what tables read of stages/, a cache (store/index.py)
 
 Finished is a rename: a folder gets its name when all of it is written and synced, so resume, dedupe and "is it there?"
 are one question.  A crash, a torn write or a full disk leaves at most a folder in doing/.

@@ -9,11 +9,11 @@ import importlib.metadata
 import itertools
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import polars as pl
 
@@ -28,8 +28,8 @@ from paribus.spec.task import Task
 from paribus.store.index import Finished
 
 Status = Literal["equal", "declared", "follows", "shown", "UNDECLARED"]
-"""declared: what the factor sets. follows: moved with it. shown: for the reader; it moves no number but a clock's, or
-is not known of both."""
+"""declared: what the factor sets. follows: moved with it. shown: for the reader; it moves no number but a clock's or by
+rounding, or is not known of both."""
 
 ALLOWED = ("code", "libraries", "card")
 """What a user may admit: lines of the certificate that are then only shown."""
@@ -38,6 +38,9 @@ ALLOWED = ("code", "libraries", "card")
 MARKED = ("parameters", "FLOPs", "tokens", "masked tokens", "updates")
 # What says something of the machine and its neighbours, and is never held against an arm.
 CLOCKS = ("wall seconds", "peak memory (MiB)")
+
+STEPS = "steps"
+"""The line on how the steps of trainings were computed: `--compile` as it was done, `--sdpa` as it was asked for."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,18 @@ class Certificate:
         return f"{self.one} and {self.other} also differ in {', '.join(told)}{more}"
 
     @property
+    def rounding(self) -> str | None:
+        """That steps of the two were computed in different ways, in a sentence; None where they were not."""
+        for line in self.lines:
+            if line.what == STEPS and line.status == "shown":
+                ways = f"{shown(line.one)} against {shown(line.other)}"
+                return (
+                    f"Steps of {self.one} and {self.other} were computed in different ways ({ways}), "
+                    "which may move numbers by rounding and by where dropout falls."
+                )
+        return None
+
+    @property
     def mark(self) -> str:
         """In a few characters: only the factor differs, what moved with it (the two largest changes), or what not."""
         if self.undeclared:
@@ -118,6 +133,8 @@ class Certificate:
         told = [f"{line.what} {percent(line.change or 0)}" for line in largest]
         if self.another_base:
             told.insert(0, "another base")
+        if self.rounding:
+            told.append(STEPS)
         return f"~ {', '.join(told)}" if told else "✓"
 
 
@@ -318,8 +335,18 @@ def _measures(side: Side, finished: Finished) -> dict[str, float | None]:
 # --- code, libraries, cards ------------------------------------------------------------------------------------------
 
 
-Way = tuple[str, str | None, str | None, str | None]
-"""How a stage was made: digest of its provenance, device, driver, how fp32 products were taken."""
+class Way(NamedTuple):
+    """How a stage was made, by its record: the digest of its provenance, what computed it, how fp32 products were
+    taken, how steps of a training were computed."""
+
+    provenance: str
+    device: str | None
+    driver: str | None
+    matmul: str | None
+    compile: str | None
+    sdpa: str | None
+
+
 Made = dict[tuple[int, str], frozenset[Way]]
 """Seed and kind of stage to the ways in which those stages were made."""
 
@@ -328,7 +355,7 @@ def _environment(made: Sequence[Made], finished: Finished) -> Iterable[Line]:
     """What made the runs: compared seed by seed and kind of stage by kind of stage, where both sides have it."""
     both = made[0].keys() & made[1].keys()
     pairs = {(made[0][at], made[1][at]) for at in both if made[0][at] != made[1][at]}
-    for what, of in (("code", _code), ("commit", _commit), ("libraries", _libraries), ("card", _card), ("host", _host)):
+    for what, of in OF_WAY.items():
         told = cache(lambda ways, of=of: frozenset(itertools.chain.from_iterable(of(finished, way) for way in ways)))
         moved = {item for mine, theirs in pairs for item in told(mine) ^ told(theirs)}
         if what == "libraries":
@@ -350,7 +377,7 @@ def _made(side: Side, finished: Finished) -> Made:
         for stage in run.stages:
             if record := finished.records.get(stage.key):
                 at = seed, stage.kind
-                way = alone((record["provenance"], record["device"], record["driver"], record["matmul"]))
+                way = alone(Way(*(record[name] for name in Way._fields)))
                 found[at] = found[at] | way if at in found else way
     return found
 
@@ -362,28 +389,42 @@ def _provenance(finished: Finished, digest: str) -> dict[str, Any]:
 
 def _code(finished: Finished, way: Way) -> list[str]:
     """The program by its digest; where that is not recorded, by commit and changes."""
-    found = _provenance(finished, way[0])
+    found = _provenance(finished, way.provenance)
     return [str(found["code"])] if found.get("code") else _commit(finished, way)
 
 
 def _commit(finished: Finished, way: Way) -> list[str]:
-    found = _provenance(finished, way[0])
+    found = _provenance(finished, way.provenance)
     return [f"{found.get('commit', '')[:9] or 'none'}{' with changes' if found.get('diff') else ''}"]
 
 
 def _libraries(finished: Finished, way: Way) -> list[str]:
-    found = _provenance(finished, way[0])
+    found = _provenance(finished, way.provenance)
     return [f"python {found.get('python')}", *(f"{name} {v}" for name, v in found.get("packages", {}).items())]
 
 
 def _card(finished: Finished, way: Way) -> list[str]:
-    _, device, driver, matmul = way
-    told = [device, driver and f"driver {driver}", matmul and f"fp32 products {matmul}"]
-    return [", ".join(filter(None, told))] if device else []
+    told = [way.device, way.driver and f"driver {way.driver}", way.matmul and f"fp32 products {way.matmul}"]
+    return [", ".join(filter(None, told))] if way.device else []
 
 
 def _host(finished: Finished, way: Way) -> list[str]:
-    return [_provenance(finished, way[0]).get("host", "")]
+    return [_provenance(finished, way.provenance).get("host", "")]
+
+
+def _steps(finished: Finished, way: Way) -> list[str]:
+    return [f"{what} {how}" for what, how in (("compile", way.compile), ("sdpa", way.sdpa)) if how]
+
+
+OF_WAY: Mapping[str, Callable[[Finished, Way], list[str]]] = {
+    "code": _code,
+    "commit": _commit,
+    "libraries": _libraries,
+    "card": _card,
+    "host": _host,
+    STEPS: _steps,
+}
+"""What the certificate says of ways."""
 
 
 def _matters(name: str) -> bool:
@@ -427,6 +468,7 @@ def foot(certificates: Mapping[str, Certificate], allow: Collection[str] = ()) -
         ]
         if arms:
             notes.append(f"Admitted (--allow {name}) though the baseline's differ: {name} of {', '.join(arms)}.")
+    notes += [note for found in certificates.values() if (note := found.rounding)]
     made = {program for found in certificates.values() for program in found.programs}
     if len(made) > 1:
         notes.append(f"Made by {len(made)} programs: {', '.join(sorted(made))}.")

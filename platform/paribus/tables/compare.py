@@ -96,8 +96,9 @@ def table(found: Certificate) -> Table:
         tuple(rows),
         (
             verdict,
-            "declared: what the factor sets; follows: moved with it; shown: moves no number, or was admitted; "
-            f"UNDECLARED: refuses the verdict. `--allow {'|'.join(ALLOWED)}` admits what made the runs.",
+            *([found.rounding] if found.rounding else []),
+            "declared: what the factor sets; follows: moved with it; shown: moves no number but by rounding, or was "
+            f"admitted; UNDECLARED: refuses the verdict. `--allow {'|'.join(ALLOWED)}` admits what made the runs.",
             "Amounts are medians over the seeds that are done. Masked tokens: the rate times the tokens. FLOPs: of "
             "pretraining, forward and backward. Peak memory on a CPU is that of the worker's whole process.",
         ),

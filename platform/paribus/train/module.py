@@ -54,9 +54,9 @@ class Trained(pl.LightningModule):
         norms = []
         for number, turn in enumerate(turns):
             found: dict[str, Tensor] = {}
-            self._zero(optimizer)
+            self._zero(optimizer, number)
             while self.ranks.repeats(self._runs_out(turn(batch), found)):
-                self._zero(optimizer)
+                self._zero(optimizer, number)
                 found.clear()
                 batch = self._smaller(batch)
                 self._draw_dropout_from(*([number] if number else []))
@@ -70,8 +70,11 @@ class Trained(pl.LightningModule):
         self.last = {**parts, "grad_norm": torch.stack(norms).norm(), "lr": rate}
         self.lr_schedulers().step()  # type: ignore[union-attr]
 
-    def _zero(self, optimizer: Any) -> None:
-        optimizer.zero_grad(set_to_none=self.passes is None or not self.passes.keeps_gradients)
+    def _zero(self, optimizer: Any, turn: int) -> None:
+        if self.passes and self.passes.keeps_gradients:
+            self.passes.zero_gradients(turn)
+        else:
+            optimizer.zero_grad()
 
     def _draw_dropout_from(self, *turn: int) -> None:
         """Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would."""

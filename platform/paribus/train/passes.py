@@ -4,7 +4,7 @@ What cannot be had is said once on standard error, and the next best is done: a 
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 How = Literal["off", "on", "graphs"]
 Parts = tuple[Tensor, dict[str, Tensor]]
-"""A loss and its named parts."""
+"""A loss and its named parts, or what else is wanted of a pass."""
 
 BACKEND = "inductor"
 ORDINARY = 2
@@ -23,77 +23,91 @@ SHAPES = 64
 
 
 class Passes:
-    """`compute` of a micro-batch, and where that is faster its backward pass as well."""
+    """What a module computes of a micro-batch, and where that is faster its backward pass as well."""
 
-    def __init__(self, module: nn.Module, compute: Callable[..., Parts], how: How = "off") -> None:
-        self._module, self._compute, self.how = module, compute, how
+    def __init__(self, module: nn.Module, how: How = "off") -> None:
+        self._module, self.how = module, how
         """`how`: what is done, which may be less than what was asked for."""
-        self._compiled: Callable[..., Parts] | None = None
+        self._compiled: dict[Callable[..., Parts], Callable[..., Parts]] = {}
         self._seen: dict[object, int] = {}
         self._graphs: dict[object, Graph] = {}
+        self._turn = 0
+        self._gradients: dict[int, list[Tensor | None]] = {}
 
     @property
     def keeps_gradients(self) -> bool:
         """Whether gradients must stay where they are from step to step, zeroed and not freed."""
         return self.how == "graphs"
 
-    def __call__(self, *inputs: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """The loss, None where its gradients are added up already, and its parts."""
+    def zero_gradients(self, turn: int) -> None:
+        """Zeros where graphs add to, and none that another turn of the step had: a parameter that has one is moved."""
+        parameters = list(self._module.parameters())
+        if turn != self._turn:
+            self._gradients[self._turn] = [parameter.grad for parameter in parameters]
+            _put(parameters, self._gradients.get(turn))
+            self._turn = turn
+        if found := [parameter.grad for parameter in parameters if parameter.grad is not None]:
+            torch._foreach_zero_(found)
+
+    def __call__(self, compute: Callable[..., Parts], *inputs: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """What `compute` says of `inputs`: the loss, None where its gradients are added up already, and its parts."""
         if self.how == "off":
-            return self._compute(*inputs)
-        if self._compiled is None:
-            self._compile(inputs)
-        if self.how == "graphs" and (parts := self._replay(inputs)):
+            return compute(*inputs)
+        if compute not in self._compiled:
+            self._compile(compute, inputs)
+        if self.how == "graphs" and (parts := self._replay(compute, inputs)):
             return None, parts
-        return self._run(*inputs)
+        return self._run(compute, inputs)
 
     def forget(self) -> None:
         """Give back the memory of graphs; they are captured again when they are needed."""
         self._seen.clear()
         self._graphs.clear()
+        self._gradients.clear()
 
-    def _compile(self, inputs: tuple[Any, ...]) -> None:
+    def _compile(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> None:
         """Compile, and try both passes on `inputs`, which moves nothing."""
         import torch._dynamo  # takes its time, and is seldom asked for
 
         torch._dynamo.config.recompile_limit = SHAPES
-        self._compiled = torch.compile(self._compute, fullgraph=True, dynamic=False, backend=BACKEND)
+        self._compiled[compute] = torch.compile(compute, fullgraph=True, dynamic=False, backend=BACKEND)
         device = next(self._module.parameters()).device
         if self.how == "graphs" and device.type != "cuda":
             self._settle("on", f"needs a GPU, found {device.type}")
+        parameters = list(self._module.parameters())
+        gradients = [parameter.grad for parameter in parameters]
+        _put(parameters, None)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
-                self._compiled(*inputs)[0].backward()  # type: ignore[no-untyped-call]
+                self._compiled[compute](*inputs)[0].backward()  # type: ignore[no-untyped-call]
             except torch.OutOfMemoryError:
                 pass  # the step itself will meet it too, where smaller micro-batches are taken
             except Exception as error:  # of as many kinds as there are compilers
                 self._settle("off", error)
-        self._module.zero_grad(set_to_none=True)
+        _put(parameters, gradients)
 
-    def _run(self, *inputs: Any) -> Parts:
+    def _run(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> Parts:
         """Without a graph."""
-        assert self._compiled
         if self.how != "off":
             try:
-                return self._compiled(*inputs)
+                return self._compiled[compute](*inputs)
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:
                 self._settle("off", error)
-        return self._compute(*inputs)
+        return compute(*inputs)
 
-    def _replay(self, inputs: tuple[Any, ...]) -> dict[str, Tensor] | None:
+    def _replay(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> dict[str, Tensor] | None:
         """The parts by the graph of the inputs' shapes, captured when they have come a few times; None: not yet."""
         leaves, structure = tree_flatten(inputs)
-        shapes = str(structure), *((leaf.shape, leaf.dtype) for leaf in leaves)
+        shapes = compute, str(structure), *((leaf.shape, leaf.dtype) for leaf in leaves)
         if (graph := self._graphs.get(shapes)) is None:
-            assert self._compiled
             self._seen[shapes] = self._seen.get(shapes, 0) + 1
             if self._seen[shapes] <= ORDINARY:
                 return None
             before = torch.cuda.get_rng_state()
             try:
-                graph = self._graphs[shapes] = Graph(self._compiled, inputs)
+                graph = self._graphs[shapes] = Graph(self._compiled[compute], inputs)
             except Exception as error:  # out of memory too: without graphs it fitted
                 _leave_capture(before)
                 self._settle("on", error)
@@ -106,6 +120,12 @@ class Passes:
         print(f"--compile {self.how}: {reason}; from here on {done}", file=sys.stderr)
         self.how = how
         self.forget()
+
+
+def _put(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None] | None) -> None:
+    """Gradients in the place of what parameters have; None: they have none."""
+    for parameter, gradient in zip(parameters, gradients or [None] * len(parameters), strict=True):
+        parameter.grad = gradient
 
 
 def _leave_capture(state: Tensor) -> None:
