@@ -1122,5 +1122,35 @@ def bench_curves(
     measure_curves(run, compile, seeds, runtime, f"{base}@{scale}", json_file, plot_file)
 
 
+@bench.command("together")
+def bench_together(
+    base: Annotated[str, typer.Option(help="`paribus list bases`.")] = "bert",
+    scale: Scale = "small",
+    sets: Sets = None,
+    batch: Annotated[str | None, typer.Option(help="Rows x tokens of a step, as 64x512; default: the scale's.")] = None,
+    counts: Annotated[str, typer.Option(help="Runs at once, one number after the other.")] = "1,2,4,8",
+    compile: Annotated[
+        list[str], typer.Option(help="Each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
+    ] = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
+    sdpa: Sdpa = "auto",
+    seconds: Annotated[float, typer.Option(min=0.1, help="Of the window over which all are timed.")] = 20.0,
+    device: Device = "auto",
+    threads: Threads = 1,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all of it there.")] = None,
+) -> None:
+    """Several runs at once on one device beside one alone.  Example: paribus bench together --counts 1,4"""
+    from paribus.bench.together import measure as measure_together
+    from paribus.bench.train import sized
+    from paribus.spec.load import parse_override
+    from paribus.spec.run import Runtime
+
+    numbers = counts.split(",")
+    if not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise ParibusError(f"--counts {counts}: expected numbers from 1, as 1,2,4")
+    run = sized(base, scale, dict(parse_override(text) for text in sets or ()), batch)
+    runtime = Runtime(device=device, threads=threads, sdpa=sdpa)
+    measure_together(run, [int(number) for number in numbers], compile, seconds, runtime, f"{base}@{scale}", json_file)
+
+
 if __name__ == "__main__":
     main()

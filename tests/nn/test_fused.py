@@ -34,7 +34,7 @@ def fused() -> Iterator[ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         module = importlib.import_module("paribus.nn.fused")
         if not CARD:
-            patch.setattr(module, "SIZE", dict.fromkeys(module.SIZE, 32))
+            patch.setattr(module, "SIZE", 32)
         yield module
 
 

@@ -21,11 +21,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SIZE = {"forward": 64, "backward": 64}
+SIZE = 64
 """Tokens in a block: queries and keys alike."""
 
-LAUNCH = {"forward": (4, 1, 168), "backward": (8, 1, 128), "side": (4, 2, 128), "table": (4, 3, 128)}
-"""Warps of a program, stages of pipelining, registers of a thread: where they are fewer more programs run at once."""
+LAUNCH = {"forward": (4, 2, None), "backward": (4, 2, None), "side": (4, 2, 128), "table": (4, 4, 128)}
+"""Warps of a program, stages of pipelining, and at most how many registers of a thread, so that more programs run at
+once: the fastest of those that were tried on an H100."""
+
+MEMORY = 116 * 1024
+"""Bytes of shared memory that the stages above take at most; a card with less is given one stage."""
 
 GROUPS = 8
 """Parts of a batch whose gradients of the position tables are added up apart, so that programs are many."""
@@ -295,7 +299,7 @@ def _attend(
     """The mixed values and, for the backward pass, the base-2 logarithm of each query's sum (B, H, T)."""
     batch, heads, length, _ = q.shape
     out, lse = _outputs(q)
-    x, launch = _blocks("forward", q), _launch("forward")
+    x, launch = _block(q), _launch("forward", q)
     _forward[(triton.cdiv(length, x), batch * heads)](
         q, k, v, *_given(q, key_rows, query_rows), row, *_given(q, unseen, seed), out, lse,
         *_strides(q, k, v, out), *_table_strides(key_rows, query_rows), heads, length, scale * LOG2_E,
@@ -322,7 +326,7 @@ def _attend_backward(
     batch, heads, length, width = q.shape
     dout = dout if dout.stride(-1) == 1 else dout.contiguous()
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    x = _blocks("backward", q)
+    x = _block(q)
     blocks = triton.cdiv(length, x)
     padded, grid, constants = blocks * x, (blocks, batch * heads), _constants(q, x)
     delta, ds = torch.empty_like(lse), q.new_empty(batch, heads, padded, padded)
@@ -330,7 +334,7 @@ def _attend_backward(
     _backward[grid](
         q, k, v, *_given(q, key_rows, query_rows), row, *_given(q, unseen, seed), dout, lse, delta, dv, ds,
         *_strides(q, k, v, dout), *_table_strides(key_rows, query_rows), heads, length, padded, scale, scale * LOG2_E,
-        **_terms(key_rows, query_rows, unseen, paper_index, dropout), **constants, **_launch("backward"),
+        **_terms(key_rows, query_rows, unseen, paper_index, dropout), **constants, **_launch("backward", q),
     )  # fmt: skip
     found, groups = [], min(batch, GROUPS)
     for own, partners, table, back, gradient, strides in (
@@ -340,7 +344,7 @@ def _attend_backward(
         _side[grid](
             ds, partners, *_given(q, table), row, *_given(q, by_distance), gradient, *strides, *_strides(partners),
             *_table_strides(table), heads, length, padded, RELATIVE=table is not None, BACK=back, **constants,
-            **_launch("side"),
+            **_launch("side", q),
         )  # fmt: skip
         if table is None or by_distance is None:
             found.append(q.new_empty(0))
@@ -348,7 +352,7 @@ def _attend_backward(
         summed = q.new_empty(groups, heads, 2 * padded, width, dtype=torch.float32)
         _table[(2 * blocks, heads, groups)](
             by_distance, own, summed, *_strides(own), batch, heads, length, padded, GROUPS=groups, **constants,
-            **_launch("table"),
+            **_launch("table", q),
         )  # fmt: skip
         distance = torch.arange(1 - padded, padded + 1, device=row.device).clamp(1 - length, length - 1)
         rows = row[(-distance if back else distance) + (length - 1)]
@@ -404,13 +408,16 @@ def _table_strides(*tables: Tensor | None) -> list[int]:
     return [stride for x in tables for stride in ((0, 0) if x is None else x.stride()[:2])]
 
 
-def _blocks(passing: str, q: Tensor) -> int:
+def _block(q: Tensor) -> int:
     """Wide heads take half as many tokens at once: registers are as many."""
-    return SIZE[passing] if q.shape[-1] <= 64 else SIZE[passing] // 2
+    return SIZE if q.shape[-1] <= 64 else SIZE // 2
 
 
-def _launch(kernel: str) -> dict[str, int]:
-    return dict(zip(("num_warps", "num_stages", "maxnreg"), LAUNCH[kernel], strict=True))
+def _launch(kernel: str, q: Tensor) -> dict[str, int | None]:
+    warps, stages, registers = LAUNCH[kernel]
+    if q.is_cuda and torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin < MEMORY:
+        stages = 1
+    return {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
 
 
 def _constants(q: Tensor, x: int) -> dict[str, Any]:
