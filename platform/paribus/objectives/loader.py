@@ -193,4 +193,4 @@ def make_micro(
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
         None if draws is None else torch.from_numpy(draws),
         blocked,
-    )
+    ).unpadded(torch.from_numpy(padding) if padding.any() else None)
