@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends.debugging import aot_eager
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paribus.bench.devices import random_rows
@@ -76,6 +77,25 @@ def test_compiled_trains_as_written(
     module, compiled = trained(spec, packed, ON)
     assert module.passes is not None and module.passes.how == "on"  # in one graph: torch refuses any break
     assert compiled == pytest.approx(plain, abs=tolerance) and plain[-1] < plain[0]
+
+
+def test_compiled_without_padding_trains_as_with_it(
+    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = pretraining()
+    _, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: True)
+    monkeypatch.setattr("paribus.nn.unpadded.MOST", 2.0)
+    computed = set()
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        computed.update(node.target for node in graph.graph.nodes)
+        return aot_eager(graph, inputs)
+
+    monkeypatch.setattr(passes, "BACKEND", backend)
+    module, compiled = trained(spec, packed, ON)
+    assert module.passes is not None and module.passes.how == "on" and "index_select" in computed
+    assert compiled == pytest.approx(plain, abs=1e-5)
 
 
 def test_steps_and_arms_of_one_shape_are_compiled_once(tmp_path: Path, pretraining: Make) -> None:
