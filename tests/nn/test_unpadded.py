@@ -173,3 +173,65 @@ def test_on_a_cpu_rows_stay_padded(encoder: Make) -> None:
     tokens = torch.randint(5, 50, padding_BT.shape)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(module(tokens, None, Unpadded.of(padding_BT)), module(tokens, None, padding_BT))
+
+
+def far(found: Tensor, expected: Tensor) -> float:
+    """How far apart, as a share of what is expected."""
+    return float((found.double() - expected).norm() / expected.norm().clamp(min=1e-6))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("lengths", [[24, 3, 17, 1], [5, 0, 24, 0, 9, 2], [1, 2, 1, 1, 2]])
+def test_in_half_precision_it_is_as_near_as_padded_rows(
+    encoder: Make, monkeypatch: pytest.MonkeyPatch, name: str, lengths: list[int]
+) -> None:
+    module, heads = (part.cuda() for part in built(encoder(width=64, heads=2, segments=2, **ENCODERS[name])))
+    padding_BT = padded(lengths).cuda()
+    kept = Unpadded.of(padding_BT)
+    padding_BT[padding_BT.all(1), 0] = False  # rows of which nothing is kept are not all padding
+    tokens = torch.randint(5, 50, padding_BT.shape).cuda()
+    real_BT = torch.zeros_like(padding_BT).flatten()
+    real_BT[kept.kept_N[: sum(lengths)]] = True
+    calls = []
+    monkeypatch.setattr(unpadded, "MOST", 1.0)
+    monkeypatch.setattr(Unpadded, "attend", lambda *told, attend=Unpadded.attend: calls.append(1) or attend(*told))
+
+    def computed(rows: Any) -> list[Tensor]:
+        hidden_BTD = module(tokens, tokens % 2, rows).float()
+        asked = heads["token"](hidden_BTD).flatten(0, 1)[real_BT.view(-1)]
+        asked = asked.float()
+        asked.mul(torch.linspace(-1, 1, asked.numel(), device="cuda").view_as(asked)).sum().backward()
+        found = [asked.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
+        module.zero_grad()
+        return found
+
+    exact = [x.double() for x in computed(padding_BT)]
+    with torch.autocast("cuda", torch.bfloat16):
+        there = computed(padding_BT)
+        assert not calls
+        without = computed(Unpadded(padding_BT, kept.kept_N, kept.starts_S))
+    assert bool(calls) == (name in BY_ROW)
+    for one, other, expected in zip(without, there, exact, strict=True):
+        assert far(one, expected) < 2 * far(other, expected) + 1e-2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_kernel_drops_out_in_both_directions_alike() -> None:
+    lengths = [300, 1, 512, 40]
+    rows = Unpadded.of((torch.arange(512) >= torch.tensor(lengths)[:, None]).cuda())
+    count = len(rows.kept_N)
+    q_NHK, k_NHK = torch.zeros(2, count, 4, 64, device="cuda", dtype=torch.bfloat16)
+    v_NHK = torch.ones(count, 4, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    torch.manual_seed(0)
+    out_NHK = rows.attend(q_NHK, k_NHK, v_NHK, 0.1, 0.125)
+    out_NHK.sum().backward()
+    assert v_NHK.grad is not None
+    whole = (torch.arange(count) < 300).cuda()
+    assert out_NHK[whole].float().mean().item() == pytest.approx(1, abs=0.01)
+    assert out_NHK[whole].float().std().item() == pytest.approx((0.1 / 0.9 / 300) ** 0.5, rel=0.1)
+    # The same weights are dropped: the output is linear in the values.
+    assert v_NHK.grad.float().sum().item() == pytest.approx(out_NHK.float().sum().item(), rel=1e-2)
+    assert far(v_NHK.grad[:300, 0, 0], torch.ones(300, device="cuda").double()) > 0.01
