@@ -117,6 +117,12 @@ def test_all_tokens_are_kept_in_their_order_and_little_padding(lengths: list[int
     assert torch.equal(rows.put(rows.take(x_BTD))[~padding_BT], x_BTD[~padding_BT])
 
 
+def test_padding_that_is_kept_comes_in_pieces_no_longer_than_a_row() -> None:
+    rows = Unpadded.of(torch.arange(4) >= torch.tensor([3, 1] * 401)[:, None])
+    sizes = rows.starts_S.diff().tolist()
+    assert len(rows.kept_N) == 1664 and sizes == [3, 1] * 401 + [4] * 15 + [0]
+
+
 def test_the_number_of_kept_places_recurs() -> None:
     found = {len(Unpadded.of(torch.arange(4096)[None] >= tokens).kept_N) for tokens in range(2048, 4096)}
     assert len(found) == 17

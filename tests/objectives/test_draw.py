@@ -126,6 +126,7 @@ def test_without_padding_the_tokens_of_the_rows_that_are_asked_are_kept(rows: Ro
             assert found.kept_N is not None and found.starts_S is not None
             assert torch.equal(found.kept_N[: len(real_N)], expected)
             assert found.starts_S[-1] == len(found.kept_N) <= len(real_N) * 17 / 16
+            assert micro.kept_N is not None and len(found.kept_N) == len(micro.kept_N)
         more += len(filled.tokens_BT) - len(micro.tokens_BT)
         for piece in filled.cut(7):
             assert piece.kept_N is not None
