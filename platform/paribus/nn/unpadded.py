@@ -4,7 +4,7 @@ B rows, T tokens, N places that are kept, S places where rows begin and end, H h
 """
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -51,13 +51,13 @@ class Unpadded:
 
     def take(self, x_BTD: Tensor) -> Tensor:
         """The kept places of padded rows, (1, N, D)."""
-        return x_BTD.flatten(0, 1).index_select(0, self.kept_N)[None]
+        taken_ND: Tensor = Take.apply(x_BTD.flatten(0, 1), self.kept_N)  # type: ignore[no-untyped-call]
+        return taken_ND[None]
 
     def put(self, x_1ND: Tensor) -> Tensor:
         """Padded rows (B, T, D) of the kept places; zeros elsewhere."""
         rows, length = self.unseen.shape[:2]
-        flat = x_1ND.new_zeros(rows * length, x_1ND.shape[2])
-        return flat.index_copy(0, self.kept_N, x_1ND[0]).view(rows, length, -1)
+        return _put(x_1ND[0], self.kept_N, rows * length).view(rows, length, -1)
 
     def attend(self, q_NHK: Tensor, k_NHK: Tensor, v_NHK: Tensor, dropout: float, scale: float) -> Tensor:
         """softmax(scale q k^T) v within each row, by FlashAttention, (N, H, K)."""
@@ -67,6 +67,26 @@ class Unpadded:
             q_NHK, k_NHK, v_NHK, starts_S, starts_S, longest, longest, dropout, False, False, scale=scale
         )
         return found[0]
+
+
+class Take(torch.autograd.Function):
+    """Some rows of a matrix, none twice: their gradients are put in place, where torch's own would be added up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows_N: Tensor) -> Tensor:
+        ctx.save_for_backward(rows_N)
+        ctx.size = len(x)
+        return x.index_select(0, rows_N)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        (rows_N,) = ctx.saved_tensors
+        return _put(gradient, rows_N, ctx.size), None
+
+
+def _put(x_ND: Tensor, rows_N: Tensor, size: int) -> Tensor:
+    """A matrix of `size` rows, zeros but for those that are given."""
+    return x_ND.new_zeros(size, x_ND.shape[1]).index_copy(0, rows_N, x_ND)
 
 
 Padding = Tensor | Unpadded | None
