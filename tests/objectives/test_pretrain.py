@@ -84,7 +84,9 @@ def test_training_learns_and_says_what_it_did(begin: Begin, spec: Pretraining, p
     assert found.rows["parameters"] == sum(weight.numel() for weight in found.weights.values())
 
 
-def test_the_record_says_how_many_runs_shared_the_device_at_most(begin: Begin, spec: Pretraining, packed: Path) -> None:
+def test_the_record_says_how_many_runs_shared_the_device_at_most(
+    begin: Begin, spec: Pretraining, packed: Path
+) -> None:
     answers, told = iter([0, 2, *[1] * 20]), []
 
     def seat(peak_mb: float) -> int:
