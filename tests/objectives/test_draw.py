@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 import torch
 
+from paribus.bench.devices import random_rows
 from paribus.data.packing import ISOLATED, Rows, load
+from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import IGNORED, Micro
 from paribus.objectives.draw import Draw, drawable
 from paribus.objectives.loader import Steps
 from paribus.objectives.mlm import Mlm
 from paribus.plan.stages import Pretraining
+from paribus.train.ranks import Ranks
 
 Make = Callable[..., Pretraining]
 SIZE = 512
@@ -52,7 +55,7 @@ def test_masks_of_the_device_are_those_of_the_loader_bit_for_bit(
     budget = {"train_tokens": 2560 * 20, "batch_tokens": 256}
     spec = pretraining(objective={"kind": "mlm", "masking": "dynamic", **objective}, budget=budget)
     for given in (rows, ragged(rows)):
-        drawn, there = (Steps(given, spec, SIZE, 3, 4, fixed=fixed) for fixed in (False, True))
+        drawn, there = (Steps(given, spec, SIZE, 3, None, fixed=fixed) for fixed in (False, True))
         for number in (0, 101):  # in another pass over the rows
             step, other = drawn.step(number), there.step(number)
             assert float(other.predicted) == step.predicted and float(other.rows) == step.rows
@@ -83,7 +86,7 @@ def test_a_fixed_shape_changes_neither_losses_nor_gradients(rows: Rows, pretrain
                 assert loss is not None
                 loss.backward()  # type: ignore[no-untyped-call]
                 losses.append(loss.detach())
-            found.append((torch.stack(losses), [p.grad for p in module.parameters()]))
+            found.append((torch.stack(losses).sum(), [p.grad for p in module.parameters()]))
         assert torch.allclose(found[0][0], found[1][0], rtol=1e-5)
         for one, other in zip(found[0][1], found[1][1], strict=True):
             assert (one is None) == (other is None)
@@ -99,6 +102,36 @@ def test_rows_that_are_not_all_full_come_in_a_few_shapes(rows: Rows, pretraining
         (micro,) = steps[True].step(number).micros
         assert micro.padding_BT is not None and micro.segments_BT is not None
         assert len(micro.places_M) == len(micro.tokens_BT) * int(0.15 * micro.tokens_BT.shape[1] + 0.5)
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_those_of_a_step_are_about_as_large_as_each_other(pretraining: Make, world: int) -> None:
+    full = random_rows(32, SIZE)
+    spec = pretraining(budget={"train_tokens": 32 * 210, "batch_tokens": 32 * 21})
+    for most, sizes in ((8, ([7, 7, 7], [6, 5])), (20, ([11, 10], [11])), (50, ([21], [11]))):
+        step = Steps(full, spec, SIZE, 0, most, Ranks(0, world), fixed=True).step(3)
+        assert [len(micro.tokens_BT) for micro in step.micros] == sizes[world - 1]
+
+
+def test_without_padding_the_tokens_of_the_rows_that_are_asked_are_kept(rows: Rows, pretraining: Make) -> None:
+    spec = pretraining(budget={"train_tokens": 2048 * 50, "batch_tokens": 2048})
+    plain, alike = (Steps(ragged(rows), spec, SIZE, 0, None, fixed=fixed) for fixed in (False, True))
+    more = 0
+    for number in range(10):
+        (micro,), (filled,) = plain.step(number).micros, alike.step(number).micros
+        real_N = (micro.tokens_BT != PAD).flatten().nonzero()[:, 0]
+        width, length = micro.tokens_BT.shape[1], filled.tokens_BT.shape[1]
+        places_N = real_N // width * length + real_N % width
+        for found, expected in ((micro, real_N), (filled, places_N)):
+            assert found.kept_N is not None and found.starts_S is not None
+            assert torch.equal(found.kept_N[: len(real_N)], expected)
+            assert found.starts_S[-1] == len(found.kept_N) <= len(real_N) * 17 / 16
+            assert micro.kept_N is not None and len(found.kept_N) == len(micro.kept_N)
+        more += len(filled.tokens_BT) - len(micro.tokens_BT)
+        for piece in filled.cut(7):
+            assert piece.kept_N is not None
+            assert set((piece.tokens_BT != PAD).flatten().nonzero()[:, 0].tolist()) <= set(piece.kept_N.tolist())
+    assert more > 0
 
 
 def test_a_micro_batch_of_a_fixed_shape_is_cut_into_such(rows: Rows, pretraining: Make) -> None:

@@ -13,6 +13,7 @@ from paribus.data.vocabulary import MASK, PAD, SEP, UNK, Vocabulary
 from paribus.errors import DataError
 from paribus.nn.build import build_encoder
 from paribus.nn.init import initialise
+from paribus.nn.unpadded import Unpadded
 from paribus.objectives.loader import Steps, make_micro
 from paribus.plan.stages import Pretraining
 from paribus.spec.data import FullSentences
@@ -222,4 +223,5 @@ def test_documents_begin_after_their_separator_and_cls_goes_with_the_first(isola
 
 def test_rows_that_are_not_isolated_have_no_mask_of_their_own(rows: Rows, pretraining: Make) -> None:
     (micro,) = Steps(rows, pretraining(), SIZE, 0, None).step(0).micros
-    assert micro.blocked_BTT is None and micro.unseen is micro.padding_BT
+    assert micro.blocked_BTT is None and isinstance(micro.unseen, Unpadded)
+    assert micro.unseen.unseen is micro.padding_BT

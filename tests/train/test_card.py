@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from paribus.data.packing import load
+from paribus.nn.unpadded import Unpadded
 from paribus.objectives.module import Pretrained
 from paribus.objectives.pretrain import prepare
 from paribus.plan.stages import Pretraining
@@ -111,3 +112,17 @@ def test_a_capture_that_fails_is_said_and_the_training_goes_on(capsys: pytest.Ca
 def test_kernels_of_attention_agree(packed: Path, pretraining: Make, sdpa: str) -> None:
     spec = pretraining(precision="bf16")
     assert trained(spec, packed, sdpa=sdpa)[1] == pytest.approx(trained(spec, packed)[1], abs=3e-2)
+
+
+@pytest.mark.parametrize("how", ["off", "graphs"])
+def test_rows_without_their_padding_train_as_padded_ones(
+    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    spec, attend, taken = pretraining(precision="bf16"), Unpadded.attend, []
+    monkeypatch.setattr(Unpadded, "attend", lambda *told: taken.append(1) or attend(*told))
+    _, without = trained(spec, packed, compile=how)
+    assert taken or how != "off"  # a compiled step keeps no account
+    taken.clear()
+    monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: False)
+    _, padded = trained(spec, packed, compile=how)
+    assert not taken and without == pytest.approx(padded, abs=3e-2)

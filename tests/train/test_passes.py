@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.backends.debugging import aot_eager
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
@@ -144,19 +145,39 @@ class Replaying(pl.Callback):
 
 @pytest.mark.parametrize("sharing", ["nes", "gdes", "es"])
 def test_graphs_of_two_turns_keep_gradients_of_their_own_and_move_only_these(
-    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch, sharing: str
+    tmp_path: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch, sharing: str
 ) -> None:
     spec = pretraining(objective={"kind": "rtd", "masking": "dynamic", "sharing": sharing})
-    plain, _ = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    save([random_rows(32, SIZE)], tmp_path, "train", SIZE)  # all full, so of one shape
+    plain, _ = trained(spec, tmp_path, ON.model_copy(update={"compile": "off"}))
     monkeypatch.setattr(passes, "Graph", Replay)
     monkeypatch.setattr(torch, "compile", lambda compute, **_: compute)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: None)
     monkeypatch.setattr(Replay, "made", 0)
-    steps, module = prepare(spec, 0, load(packed, "train"), SIZE, ON, Ranks())
+    steps, module = prepare(spec, 0, load(tmp_path, "train"), SIZE, ON, Ranks())
     fit(module, steps, 6, spec.precision, ON, [Replaying()])
     assert Replay.made >= (1 if sharing == "es" else 2) and module.passes.how == "graphs"
     for (name, one), other in zip(module.named_parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-3, msg=name)
+
+
+def test_compiled_without_padding_trains_as_with_it(
+    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = pretraining()
+    _, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: True)
+    monkeypatch.setattr("paribus.nn.unpadded.MOST", 2.0)
+    computed = set()
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        computed.update(node.target for node in graph.graph.nodes)
+        return aot_eager(graph, inputs)
+
+    monkeypatch.setattr(passes, "BACKEND", backend)
+    module, compiled = trained(spec, packed, ON)
+    assert module.passes is not None and module.passes.how == "on" and "index_copy" in computed
+    assert compiled == pytest.approx(plain, abs=1e-5)
 
 
 def test_steps_and_arms_of_one_shape_are_compiled_once(tmp_path: Path, pretraining: Make) -> None:

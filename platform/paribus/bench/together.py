@@ -23,7 +23,7 @@ import pytorch_lightning as pl
 import torch
 
 from paribus.bench.devices import random_rows
-from paribus.bench.train import LIMIT, WARM_UP, _spec, _versions
+from paribus.bench.train import LIMIT, WARM_UP, _spec, versions
 from paribus.errors import ParibusError, Stopped
 from paribus.files import write_atomically
 from paribus.objectives.pretrain import prepare
@@ -212,7 +212,7 @@ def measure(
             "title": title,
             "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
             "command": ["paribus", *sys.argv[1:]],
-            "versions": _versions(),
+            "versions": versions(),
             "runtime": runtime.model_dump(mode="json"),
             **asked,
             "rows": rows,

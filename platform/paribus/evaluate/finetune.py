@@ -32,6 +32,7 @@ from paribus.nn.build import build_encoder
 from paribus.nn.encoder import Encoder
 from paribus.nn.heads import LayerReader, PooledHead, TokenHead
 from paribus.nn.init import initialise
+from paribus.nn.unpadded import Unpadded
 from paribus.plan.stages import TaskTuning
 from paribus.seeds import seed_for
 from paribus.spec import model as spec
@@ -79,12 +80,14 @@ class Tuned(Trained):
         return self
 
     def forward(self, batch: Sequence[Feature]) -> Tensor:
-        tokens_BT, segments_BT, padding_BT = (tensor.to(self.device) for tensor in tensors(batch, self.length))
+        tokens_BT, segments_BT, padding_BT = tensors(batch, self.length)
+        rows = Unpadded.of(padding_BT).to(self.device)
+        tokens_BT, segments_BT, padding_BT = tokens_BT.to(self.device), segments_BT.to(self.device), rows.unseen
         if self.reader is None:
-            hidden_BTD = self.encoder(tokens_BT, segments_BT, padding_BT)
+            hidden_BTD = self.encoder(tokens_BT, segments_BT, rows)
         else:
             with torch.no_grad():
-                layers = self.encoder.states(tokens_BT, segments_BT, padding_BT).layers
+                layers = self.encoder.states(tokens_BT, segments_BT, rows).layers
             hidden_BTD = self.reader(layers, padding_BT)
         out: Tensor = self.head(hidden_BTD, padding_BT)
         return out

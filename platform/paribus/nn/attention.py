@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paribus.nn.position import Position, by_pair
+from paribus.nn.unpadded import Padding, Unpadded, flashes
 
 
 class QueryKeyValue(nn.Linear):
@@ -36,6 +37,8 @@ class FullAttention(nn.Module):
     """Every token attends to every token of its row. Vaswani et al. 2017, arXiv:1706.03762, section 3.2.
 
     softmax(q k^T / sqrt(K) + bias) v, with one projection for q, k and v; k and v of `source_BTD` where that is given.
+
+    Of rows without padding, `x_BTD` (1, N, D), it takes each as long as it is where a kernel does; else it pads them.
     """
 
     def __init__(
@@ -48,10 +51,28 @@ class FullAttention(nn.Module):
         self.qkv = QueryKeyValue(width, key_bias)
         self.out = nn.Linear(width, width)
 
-    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
-        mixed_BHTK = self.mix(*self._qkv(x_BTD, source_BTD), padding_BT)
-        out_BTD: Tensor = self.out(mixed_BHTK.transpose(1, 2).reshape(x_BTD.shape))
+    def forward(self, x_BTD: Tensor, padding: Padding, source_BTD: Tensor | None = None) -> Tensor:
+        if isinstance(padding, Unpadded):
+            mixed_BTD = self._unpadded(self.qkv(x_BTD), padding)
+        else:
+            mixed_BTD = self._joined(self.mix(*self._qkv(x_BTD, source_BTD), padding))
+        out_BTD: Tensor = self.out(mixed_BTD)
         return out_BTD
+
+    def by_row(self, rows: Unpadded, device: torch.device) -> bool:
+        """Whether a kernel takes rows of any length: one that adds nothing to the scores."""
+        position = self._position[0]
+        alone = _alone(position) and position.relative is None and rows.unseen.ndim == 2
+        return alone and flashes(device.type, device.index, self.qkv.in_features // self.heads)
+
+    def _unpadded(self, qkv_1NE: Tensor, rows: Unpadded) -> Tensor:
+        """What each place takes up, (1, N, D)."""
+        if self.by_row(rows, qkv_1NE.device):
+            q_NHK, k_NHK, v_NHK = qkv_1NE[0].view(len(rows.kept_N), 3, self.heads, -1).unbind(1)
+            dropout = self.dropout if self.training else 0.0
+            return rows.attend(q_NHK, k_NHK, v_NHK, dropout, self.scale).flatten(1)[None]
+        q_BHTK, k_BHTK, v_BHTK = (self._split(part) for part in rows.put(qkv_1NE).chunk(3, dim=-1))
+        return rows.take(self._joined(self.mix(q_BHTK, k_BHTK, v_BHTK, rows.unseen)))
 
     def mix(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, padding_BT: Tensor | None) -> Tensor:
         """The values each token takes up, (B, H, T, K)."""
@@ -81,6 +102,10 @@ class FullAttention(nn.Module):
     def _split(self, x: Tensor) -> Tensor:
         """(..., T, D) to (..., H, T, K)."""
         return x.view(*x.shape[:-1], self.heads, -1).transpose(-3, -2)
+
+    def _joined(self, x_BHTK: Tensor) -> Tensor:
+        """(B, H, T, K) to (B, T, D)."""
+        return x_BHTK.transpose(1, 2).flatten(2)
 
 
 class DisentangledAttention(FullAttention):
@@ -112,7 +137,7 @@ class DisentangledAttention(FullAttention):
     def mix(self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTK: Tensor, padding_BT: Tensor | None) -> Tensor:
         """By the fused kernel (nn/fused.py) where there is one for the device, else from the scores of all pairs."""
         position, place = self._position[0], q_BHTK.device
-        alone = type(position).bias is Position.bias and type(position).rotate is Position.rotate
+        alone = _alone(position)
         if position.relative is None or _no_kernel(place.type, place.index, q_BHTK.dtype, q_BHTK.shape[-1], alone):
             return super().mix(q_BHTK, k_BHTK, v_BHTK, padding_BT)
         from paribus.nn.fused import relative_attention  # needs Triton
@@ -153,6 +178,11 @@ class DisentangledAttention(FullAttention):
             query_RD = self.qkv.part(0, rows_RD) if self.position_query is None else self.position_query(rows_RD)
             query_HRK = self._split(query_RD)
         return key_HRK, query_HRK, row_S
+
+
+def _alone(position: Position) -> bool:
+    """Whether a position leaves queries, keys and scores as they are, but for its relative table."""
+    return type(position).bias is Position.bias and type(position).rotate is Position.rotate
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]

@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from paribus.nn.unpadded import Padding
+
 
 class Block(nn.Module):
     """One layer of the encoder."""
@@ -28,8 +30,8 @@ class PostNormBlock(Block):
 
     normalises_output = True
 
-    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
-        x_BTD = self.attention_norm(x_BTD + self.dropout(self.attention(x_BTD, padding_BT, source_BTD)))
+    def forward(self, x_BTD: Tensor, padding: Padding, source_BTD: Tensor | None = None) -> Tensor:
+        x_BTD = self.attention_norm(x_BTD + self.dropout(self.attention(x_BTD, padding, source_BTD)))
         out_BTD: Tensor = self.feed_forward_norm(x_BTD + self.dropout(self.feed_forward(x_BTD)))
         return out_BTD
 
@@ -39,8 +41,8 @@ class PreNormBlock(Block):
 
     normalises_output = False
 
-    def forward(self, x_BTD: Tensor, padding_BT: Tensor | None, source_BTD: Tensor | None = None) -> Tensor:
+    def forward(self, x_BTD: Tensor, padding: Padding, source_BTD: Tensor | None = None) -> Tensor:
         source_BTD = None if source_BTD is None else self.attention_norm(source_BTD)
-        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), padding_BT, source_BTD))
+        x_BTD = x_BTD + self.dropout(self.attention(self.attention_norm(x_BTD), padding, source_BTD))
         out_BTD: Tensor = x_BTD + self.dropout(self.feed_forward(self.feed_forward_norm(x_BTD)))
         return out_BTD

@@ -86,6 +86,16 @@ def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:
         last,
         encoder.dropout,
         beside,
+        # A user's parts may do more than the shipped ones, which but for attention act on each token alone.
+        padded=beside is not None
+        or any(
+            type(part) not in shipped
+            for part, shipped in (
+                (encoder.attention, ATTENTION),
+                (encoder.feed_forward, FEED_FORWARD),
+                (encoder.norm, BLOCK),
+            )
+        ),
     )
 
 

@@ -415,7 +415,7 @@ def _block(q: Tensor) -> int:
 
 def _launch(kernel: str, q: Tensor) -> dict[str, int | None]:
     warps, stages, registers = LAUNCH[kernel]
-    if q.is_cuda and torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin < MEMORY:
+    if q.is_cuda and torch.cuda.get_device_properties(q.device).shared_memory_per_block_optin < MEMORY:  # type: ignore[attr-defined]
         stages = 1
     return {"num_warps": warps, "num_stages": stages, "maxnreg": registers}
 

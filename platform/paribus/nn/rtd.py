@@ -12,6 +12,7 @@ from torch.nn.utils import parametrize
 
 from paribus.nn.encoder import Encoder
 from paribus.nn.position import AbsolutePosition
+from paribus.nn.unpadded import Padding
 
 Table = tuple[nn.Module, str]
 
@@ -35,25 +36,23 @@ class GeneratorAndDiscriminator(nn.Module):
         self.generator, self.generator_head = generator, generator_head
         self.encoder, self.head, self.vocabulary_head = encoder, head, vocabulary_head
 
-    def predict(
-        self, tokens_BT: Tensor, segments_BT: Tensor | None, padding_BT: Tensor | None, places_M: Tensor
-    ) -> Tensor:
+    def predict(self, tokens_BT: Tensor, segments_BT: Tensor | None, padding: Padding, places_M: Tensor) -> Tensor:
         """The generator's logits (M, V) at the masked places."""
-        logits_MV: Tensor = self.generator_head(self.generator.states(tokens_BT, segments_BT, padding_BT), places_M)
+        logits_MV: Tensor = self.generator_head(self.generator.states(tokens_BT, segments_BT, padding), places_M)
         return logits_MV
 
-    def detect(self, tokens_BT: Tensor, segments_BT: Tensor | None, padding_BT: Tensor | None) -> Tensor:
+    def detect(self, tokens_BT: Tensor, segments_BT: Tensor | None, padding: Padding) -> Tensor:
         """The discriminator's logit (B, T) that a token was replaced."""
         assert self.head is not None
-        logits_BT: Tensor = self.head(self.encoder(tokens_BT, segments_BT, padding_BT))
+        logits_BT: Tensor = self.head(self.encoder(tokens_BT, segments_BT, padding))
         return logits_BT
 
     def restore(
-        self, tokens_BT: Tensor, segments_BT: Tensor | None, padding_BT: Tensor | None, places_N: Tensor
+        self, tokens_BT: Tensor, segments_BT: Tensor | None, padding: Padding, places_N: Tensor
     ) -> tuple[Tensor, Tensor | None]:
         """Of an encoder that predicts: logits (N, V) of the original tokens, and where it may copy the logit (N,)."""
         assert self.vocabulary_head is not None
-        states = self.encoder.states(tokens_BT, segments_BT, padding_BT)
+        states = self.encoder.states(tokens_BT, segments_BT, padding)
         copy_N = None if self.head is None else self.head(states.last_BTD).flatten()[places_N]
         return self.vocabulary_head(states, places_N), copy_N
 

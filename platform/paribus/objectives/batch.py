@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
 from paribus.data.vocabulary import PAD
+from paribus.nn.unpadded import Padding, Unpadded
 
 IGNORED = -100
 """The label that cross entropy leaves out: torch's default."""
@@ -27,6 +28,7 @@ class Micro:
     stream_B, count_B: where masks are still to be drawn (paribus.objectives.draw), the state of each row's stream and
     how many of its tokens are chosen; None where they are drawn.
     real_B: False at rows that are there for the shape alone, None where there can be none.
+    kept_N, starts_S: how rows are without their padding, see paribus.nn.unpadded; None where there is none.
 
     Of a fixed shape, M is the same number of slots a row. Slots that are not asked stand at the first place of their
     row, with IGNORED for a target.
@@ -43,11 +45,24 @@ class Micro:
     stream_B: Tensor | None = None
     count_B: Tensor | None = None
     real_B: Tensor | None = None
+    kept_N: Tensor | None = None
+    starts_S: Tensor | None = None
 
     @property
-    def unseen(self) -> Tensor | None:
-        """What attention leaves out: (B, T) keys for all queries, or (B, T, T) keys for each."""
-        return self.padding_BT if self.blocked_BTT is None else self.blocked_BTT
+    def unseen(self) -> Padding:
+        """What attention leaves out: (B, T) keys for all queries, or (B, T, T) keys for each; and how rows are without
+        their padding."""
+        unseen = self.padding_BT if self.blocked_BTT is None else self.blocked_BTT
+        if unseen is None or self.kept_N is None or self.starts_S is None:
+            return unseen
+        return Unpadded(unseen, self.kept_N, self.starts_S)
+
+    def unpadded(self, padding_BT: Tensor | None) -> Self:
+        """The same, which keeps the places that are False there."""
+        if padding_BT is None:
+            return self
+        rows = Unpadded.of(padding_BT)
+        return replace(self, kept_N=rows.kept_N, starts_S=rows.starts_S)
 
     def cut(self, rows: int) -> list[Self]:
         """The same in pieces of at most `rows` rows."""
@@ -59,11 +74,12 @@ class Micro:
             stop = min(start + rows, count)
             inside_M = (self.places_M >= start * length) & (self.places_M < stop * length)
             taken = {
-                f.name: tensor[inside_M] if f.name.endswith("_M") else tensor[start:stop]
-                for f in fields(self)
-                if (tensor := getattr(self, f.name)) is not None
+                name: tensor[inside_M] if name.endswith("_M") else tensor[start:stop]
+                for name, tensor in self.tensors().items()
+                if name not in ("kept_N", "starts_S")
             }
-            pieces.append(replace(self, **{**taken, "places_M": taken["places_M"] - start * length}))
+            piece = replace(self, **{**taken, "places_M": taken["places_M"] - start * length})
+            pieces.append(piece if self.kept_N is None else piece.unpadded(piece.padding_BT))
         return pieces
 
     def fixed(self, rows: int, length: int, slots: int, padded: bool, segmented: bool) -> Self:
@@ -102,10 +118,13 @@ class Micro:
             places = torch.arange(width, length)
             blocked_BTT[:, places, places] = False  # padding attends to itself: nothing would be no number
             blocked_BTT = torch.cat([blocked_BTT, blocked_BTT[:1].expand(rows - count, length, length)])
-        return replace(
+        if padding_BT is not None:
+            padding_BT = padding_BT.bool()
+        real_B = torch.arange(rows) < count
+        made = replace(
             self,
             tokens_BT=tokens_BT,
-            padding_BT=None if padding_BT is None else padding_BT.bool(),
+            padding_BT=padding_BT,
             segments_BT=longer(self.segments_BT, 0, segmented),
             places_M=places_M,
             targets_M=targets_M,
@@ -114,8 +133,10 @@ class Micro:
             blocked_BTT=blocked_BTT,
             stream_B=asked(self.stream_B, 0),
             count_B=asked(self.count_B, 0),
-            real_B=torch.arange(rows) < count if padded else None,
+            real_B=real_B if padded else None,
         )
+        # What is kept leaves out rows that are not asked: for attention of padded rows they are not all padding.
+        return made.unpadded(None if padding_BT is None else padding_BT | ~real_B[:, None])
 
     def unasked(self) -> Self:
         """The first row, of which nothing is asked: its losses and their gradients are 0."""

@@ -23,13 +23,14 @@ from paribus.train.ranks import ALONE, Ranks
 
 
 class Steps:
-    """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of `micro_rows`.
+    """The steps of a pretraining from `first` on: masks drawn, rows cut into micro-batches of at most `micro_rows`.
 
     Of several ranks each takes every `world`-th row of a step. They are made ahead, in a thread or with `workers` by as
     many processes; a step is a function of its number, so it is the same.
 
-    With `fixed` micro-batches of one shape come again and again, for what is compiled for shapes: see Micro.fixed. Rows
-    that are not all full are filled up in a few lengths and numbers. Masks that a device can draw are left to it.
+    With `fixed` micro-batches of one shape come again and again, for what is compiled for shapes: see Micro.fixed.
+    Those of a step are about as large as each other, and rows that are not all full are filled up in a few lengths and
+    numbers. Masks that a device can draw are left to it.
     With `pinned` they are where a GPU can read them while this process goes on.
     """
 
@@ -114,6 +115,9 @@ class Steps:
             predicted = int(chosen.sum())
         rank, world = self._ranks.rank, self._ranks.world
         size = (self._micro_rows or len(rows)) * world
+        if self._fixed:
+            pieces = -(-len(rows) // size)
+            size = _up(-(-len(rows) // pieces), world)
         micros = []
         for start in range(rank, len(rows), size):
             part = slice(start, start + size, world)
@@ -193,4 +197,4 @@ def make_micro(
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
         None if draws is None else torch.from_numpy(draws),
         blocked,
-    )
+    ).unpadded(torch.from_numpy(padding) if padding.any() else None)
