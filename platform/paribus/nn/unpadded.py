@@ -97,15 +97,13 @@ MOST = 0.8
 
 def halved(device: str) -> bool:
     """Whether linear layers are computed in half precision on a CUDA GPU: the fast path is for these alone."""
-    return device == "cuda" and torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda").itemsize == 2
+    there = device == "cuda" and torch.is_autocast_enabled("cuda")
+    return there and torch.get_autocast_dtype("cuda") in (torch.bfloat16, torch.float16)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def flashes(device: str, number: int | None, head_width: int) -> bool:
-    """Whether a device computes FlashAttention for heads of a width, and no other kernel was asked to go first."""
-    from torch.nn.attention import SDPBackend
-
+    """Whether a device computes FlashAttention for heads of a width."""
     if device != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(number) < (8, 0):
         return False
-    first = torch._C._get_sdp_priority_order()[0]
-    return head_width % 8 == 0 and head_width <= 256 and first == SDPBackend.FLASH_ATTENTION.value
+    return head_width % 8 == 0 and head_width <= 256
