@@ -9,16 +9,20 @@ from typer.testing import CliRunner
 from paribus.bench.curves import apart
 from paribus.cli import app
 from paribus.errors import ParibusError
+from paribus.train import passes
 
 
-def test_ways_and_seeds_are_told_apart(tmp_path: Path) -> None:
+def test_ways_and_seeds_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passes, "BACKEND", "aot_eager")
     told = tmp_path / "curves.json"
     asked = ["--scale", "debug", "--steps", "4", "--set", "objective.masking={kind: dynamic}", "--seeds", "2"]
-    files = ["--compile", "off", "--device", "cpu", "--json", str(told), "--plot", f"{tmp_path}/a.svg"]
+    asked += ["--compile", "off", "--compile", "on", "--device", "cpu"]
+    files = ["--json", str(told), "--plot", f"{tmp_path}/a.svg"]
     result = CliRunner().invoke(app, ["bench", "curves", *asked, *files])
     assert result.exit_code == 0, result.output
-    assert "compile off" in result.output and "two seeds of one way at most" in result.output
+    assert "compile off" in result.output and "two seeds of one way are at most" in result.output
     found = json.loads(told.read_text())["found"]
+    assert [one["how"] for one in found["compile on"]] == ["on", "on"]
     first, second = found["compile off"]
     assert len(first["curve"]) == 4 and first["curve"] != second["curve"] and first["how"] == "off"
     assert (tmp_path / "a.svg").read_text().startswith("<svg")

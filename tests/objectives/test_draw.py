@@ -113,7 +113,10 @@ def test_those_of_a_step_are_about_as_large_as_each_other(pretraining: Make, wor
         assert [len(micro.tokens_BT) for micro in step.micros] == sizes[world - 1]
 
 
-def test_without_padding_the_tokens_of_the_rows_that_are_asked_are_kept(rows: Rows, pretraining: Make) -> None:
+def test_without_padding_the_tokens_of_the_rows_that_are_asked_are_kept(
+    rows: Rows, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paribus.nn.unpadded.MOST", 2.0)
     spec = pretraining(budget={"train_tokens": 2048 * 50, "batch_tokens": 2048})
     plain, alike = (Steps(ragged(rows), spec, SIZE, 0, None, fixed=fixed) for fixed in (False, True))
     more = 0

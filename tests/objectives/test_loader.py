@@ -14,6 +14,7 @@ from paribus.errors import DataError
 from paribus.nn.build import build_encoder
 from paribus.nn.init import initialise
 from paribus.nn.unpadded import Unpadded
+from paribus.objectives.batch import IGNORED
 from paribus.objectives.loader import Steps, make_micro
 from paribus.plan.stages import Pretraining
 from paribus.spec.data import FullSentences
@@ -221,7 +222,37 @@ def test_documents_begin_after_their_separator_and_cls_goes_with_the_first(isola
     )
 
 
-def test_rows_that_are_not_isolated_have_no_mask_of_their_own(rows: Rows, pretraining: Make) -> None:
+def test_rows_that_are_not_isolated_have_no_mask_of_their_own(
+    rows: Rows, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paribus.nn.unpadded.MOST", 2.0)
     (micro,) = Steps(rows, pretraining(), SIZE, 0, None).step(0).micros
     assert micro.blocked_BTT is None and isinstance(micro.unseen, Unpadded)
     assert micro.unseen.unseen is micro.padding_BT
+
+
+@pytest.mark.parametrize("kind", ["mlm", "rtd"])
+def test_units_that_exceed_what_is_asked_of_a_row_keep_all_their_places_in_fixed_shapes(
+    rows: Rows, pretraining: Make, kind: str
+) -> None:
+    unit = {"kind": "n-gram", "longest": 4, "truncation": "left-to-right"}
+    spec = pretraining(objective={"kind": kind, "masking": "dynamic", "unit": unit})
+    beyond = 0
+    for number in range(spec.budget.steps):
+        whole, fixed = (Steps(rows, spec, SIZE, 0, 4, fixed=how).step(number) for how in (False, True))
+        for one, other in zip(whole.micros, fixed.micros, strict=True):
+            asked_M = other.targets_M != IGNORED
+            assert sorted(one.targets_M.tolist()) == sorted(other.targets_M[asked_M].tolist())
+            beyond += len(other.targets_M) > len(other.tokens_BT) * round(0.15 * other.tokens_BT.shape[1])
+    assert beyond
+
+
+def test_a_random_token_that_is_padding_by_chance_is_a_token_still(rows: Rows, pretraining: Make) -> None:
+    replacement = {"mask": 0.0, "random": 1.0, "pool": "all"}
+    spec = pretraining(objective=objective(replacement=replacement, rate=0.9))
+    by_chance = 0
+    for number in range(spec.budget.steps):
+        for micro in Steps(rows, spec, SIZE, 0, None).step(number).micros:
+            assert micro.padding_BT is not None and not micro.padding_BT.flatten()[micro.places_M].any()
+            by_chance += int((micro.tokens_BT.flatten()[micro.places_M] == PAD).sum())
+    assert by_chance

@@ -390,6 +390,25 @@ def test_steps_computed_in_different_ways_refuse_nothing_and_are_told(
     assert (line.status, line.one, line.other) == ("shown", {"compile graphs"}, {"compile off"})
 
 
+def test_a_way_that_one_side_does_not_record_is_not_known_to_differ(planned: Plan, store: Store, measure: Any) -> None:
+    def steps(run: PlannedRun, stage: Stage) -> dict[str, Any]:
+        told = {"compile": "off"} if stage.kind == "pretrain" else {}
+        return told if run.arm.baseline else {**told, "sdpa": "auto"}
+
+    finish(store, planned, measure, more=steps)
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
+    assert found.rounding is None and "steps" not in found.mark
+
+
+def test_ways_that_change_places_by_seed_are_told_as_that(planned: Plan, store: Store, measure: Any) -> None:
+    def steps(run: PlannedRun, stage: Stage) -> dict[str, Any]:
+        return {"compile": "on" if (run.seed + run.arm.baseline) % 2 else "off", "sdpa": "auto"}
+
+    finish(store, planned, measure, more=steps)
+    (found,) = certificates(planned, Finished(store, planned.runs)).values()
+    assert found.mark == "~ steps" and found.rounding and "(not seed by seed)" in found.rounding
+
+
 def test_steps_computed_otherwise_at_some_seeds_of_both_arms_are_no_difference(
     planned: Plan, store: Store, measure: Any
 ) -> None:

@@ -19,7 +19,8 @@ from paribus.train.passes import Passes
 from paribus.train.ranks import Ranks
 
 Make = Callable[..., Pretraining]
-SIZE, STEPS = 512, 10
+SIZE, STEPS = 512, 20
+LONG = {"train_tokens": 256 * STEPS, "batch_tokens": 256}
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -47,6 +48,7 @@ def trained(spec: Pretraining, packed: Path, **options: Any) -> tuple[Pretrained
         fit(module, steps, STEPS, spec.precision, runtime, [losses])
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert bool(module.passes._graphs) == (module.passes.how == "graphs")  # shapes come often enough for one
     return module, torch.stack(losses.found).tolist()
 
 
@@ -68,7 +70,7 @@ def test_graphs_and_compiled_passes_train_as_written(
     tolerance: float,
     rows: int | None,
 ) -> None:
-    spec = pretraining(precision=precision, objective={"masking": "dynamic", **objective})
+    spec = pretraining(precision=precision, objective={"masking": "dynamic", **objective}, budget=LONG)
     _, plain = trained(spec, packed, micro_batch_rows=rows)
     for how in ("on", "graphs"):
         module, losses = trained(spec, packed, micro_batch_rows=rows, compile=how)
@@ -78,12 +80,14 @@ def test_graphs_and_compiled_passes_train_as_written(
 
 def test_dropout_falls_elsewhere_in_each_replay_and_the_same_in_each_training(packed: Path, pretraining: Make) -> None:
     spec = pretraining(
-        encoder={**pretraining().encoder.model_dump(), "dropout": 0.5}, optimizer={"kind": "adamw", "lr": 1e-12}
+        encoder={**pretraining().encoder.model_dump(), "dropout": 0.5},
+        optimizer={"kind": "adamw", "lr": 1e-12},
+        budget=LONG,
     )
     (module, first), (_, second) = (trained(spec, packed, compile="graphs") for _ in range(2))
     assert module.passes.how == "graphs"
     assert first == pytest.approx(second, abs=1e-3)
-    without = pretraining(optimizer={"kind": "adamw", "lr": 1e-12})
+    without = pretraining(optimizer={"kind": "adamw", "lr": 1e-12}, budget=LONG)
     plain = trained(without, packed, compile="graphs")[1]
     moved = [one - other for one, other in zip(first, plain, strict=True)]
     assert len({round(difference, 6) for difference in moved}) > STEPS // 2
@@ -98,7 +102,8 @@ def test_a_capture_that_fails_is_said_and_the_training_goes_on(capsys: pytest.Ca
             loss.item()
         return loss, {"loss": loss}
 
-    passes = Passes(module, "graphs")
+    passes = Passes(module)
+    passes.how = "graphs"
     passes._compiled[compute] = compute  # as written: torch.compile would refuse it sooner
     for _ in range(5):
         loss, parts = passes(compute, torch.ones(2, 4, device="cuda"))
@@ -118,11 +123,11 @@ def test_kernels_of_attention_agree(packed: Path, pretraining: Make, sdpa: str) 
 def test_rows_without_their_padding_train_as_padded_ones(
     packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    spec, attend, taken = pretraining(precision="bf16"), Unpadded.attend, []
+    spec, attend, taken = pretraining(precision="bf16", budget=LONG), Unpadded.attend, []
     monkeypatch.setattr(Unpadded, "attend", lambda *told: taken.append(1) or attend(*told))
-    _, without = trained(spec, packed, compile=how)
-    assert taken or how != "off"  # a compiled step keeps no account
+    module, without = trained(spec, packed, compile=how, micro_batch_rows=4)
+    assert module.passes.how == how and (taken or how != "off")  # a compiled step keeps no account
     taken.clear()
     monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: False)
-    _, padded = trained(spec, packed, compile=how)
+    _, padded = trained(spec, packed, compile=how, micro_batch_rows=4)
     assert not taken and without == pytest.approx(padded, abs=3e-2)

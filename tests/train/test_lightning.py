@@ -3,14 +3,17 @@
 import subprocess
 import sys
 
+import pytest
+
 
 def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_training_imports_nothing_of_torchmetrics() -> None:
-    named = "{'torchmetrics', 'scipy', 'matplotlib', 'transformers'}"
-    assert run(f"import sys, paribus.objectives.pretrain; print({named} & set(sys.modules))") == "set()"
+@pytest.mark.parametrize("module", ["objectives.pretrain", "evaluate.finetune", "bench.train", "bench.together"])
+def test_training_imports_nothing_of_torchmetrics(module: str) -> None:
+    named = "{'torchmetrics', 'matplotlib', 'transformers'}"
+    assert run(f"import sys, paribus.{module}; print({named} & set(sys.modules))") == "set()"
 
 
 def test_whoever_imports_torchmetrics_later_gets_the_real_one() -> None:

@@ -176,7 +176,7 @@ def test_compiled_without_padding_trains_as_with_it(
 
     monkeypatch.setattr(passes, "BACKEND", backend)
     module, compiled = trained(spec, packed, ON)
-    assert module.passes is not None and module.passes.how == "on" and "index_copy" in computed
+    assert module.passes.how == "on" and "index_copy" in computed
     assert compiled == pytest.approx(plain, abs=1e-5)
 
 
@@ -263,6 +263,14 @@ def test_a_stage_records_what_was_done(
     assert (
         capsys.readouterr().err == "--compile graphs: needs a GPU, found cpu; from here on compiled, without graphs\n"
     )
+
+
+def test_a_stage_that_fell_back_says_that_its_micro_batches_had_fixed_shapes(
+    packed: Path, pretraining: Make, begin: Callable[..., Work], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(passes, "BACKEND", broken)
+    with begin("pretrain", pretraining()) as work:
+        assert pretrain(pretraining(), 0, packed, SIZE, work, ON)["compile"] == "off, in fixed shapes"
 
 
 def test_the_kernel_that_is_asked_for_computes_the_attention(packed: Path, pretraining: Make) -> None:

@@ -2,16 +2,13 @@
 
 import json
 import tempfile
-import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import torch
-
-from paribus.bench.train import versions
+from paribus.bench.train import head, name_of, refuse_unwritable
 from paribus.data import vocabulary
 from paribus.errors import ParibusError
 from paribus.evaluate.held_out import held_out
@@ -65,15 +62,14 @@ def measure(
     plot_file: Path | None = None,
 ) -> None:
     """Each way with each seed, on the same rows and masks; a table, the distance of the curves, and a plot of them."""
-    for option, file in (("--json", json_file), ("--plot", plot_file)):
-        if file and not file.parent.is_dir():
-            raise ParibusError(f"{option} {file}: no such folder")
+    refuse_unwritable("--json", json_file)
+    refuse_unwritable("--plot", plot_file)
     if plot_file and plot_file.suffix not in FORMATS:
         raise ParibusError(f"--plot: found a file ending in {plot_file.suffix}, expected one of {', '.join(FORMATS)}")
-    where = device(runtime)
-    card = torch.cuda.get_device_name(where) if where.type == "cuda" else "cpu"
+    card = name_of(device(runtime))
     batch = run.budget.batch_tokens
     print(f"{title} on {card}, {run.budget.steps:,} steps of {batch:,} tokens, {seeds} seeds", flush=True)
+    ways = list(dict.fromkeys(ways))
     found: dict[str, list[dict[str, Any]]] = {f"compile {how}": [] for how in ways}
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder) / "data")
@@ -94,15 +90,12 @@ def measure(
             f"{mean(one['seconds'] for one in trained):.1f} s a seed, computed {hows}"
         )
     ways_apart, seeds_apart = apart(found)
-    print(
-        f"after {SETTLED:.0%} of the steps the means of two ways are at most {ways_apart:.4f} nats apart, "
-        f"two seeds of one way at most {seeds_apart:.4f}"
-    )
+    for what, nats in (("the means of two ways", ways_apart), ("two seeds of one way", seeds_apart)):
+        if nats is not None:
+            print(f"after {SETTLED:.0%} of the steps {what} are at most {nats:.4f} nats apart")
     told = {
-        "title": title,
-        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        **head(title),
         "card": card,
-        "versions": versions(),
         "run": run.model_dump(mode="json"),
         "ways_apart": ways_apart,
         "seeds_apart": seeds_apart,
@@ -114,8 +107,9 @@ def measure(
         plot(told, plot_file)
 
 
-def apart(found: dict[str, list[dict[str, Any]]]) -> tuple[float, float]:
-    """The farthest that the mean curves of two ways, and the curves of two seeds of one way, lie apart, in nats."""
+def apart(found: dict[str, list[dict[str, Any]]]) -> tuple[float | None, float | None]:
+    """The farthest that the mean curves of two ways, and the curves of two seeds of one way, lie apart, in nats; None
+    where there are no two."""
     curves = {way: [[loss for _, loss in one["curve"]] for one in trained] for way, trained in found.items()}
     readings = len(next(iter(curves.values()))[0])
     ways = seeds = 0.0
@@ -124,7 +118,7 @@ def apart(found: dict[str, list[dict[str, Any]]]) -> tuple[float, float]:
         means = [mean(losses) for losses in at.values()]
         ways = max(ways, max(means) - min(means))
         seeds = max(seeds, *(max(losses) - min(losses) for losses in at.values()))
-    return ways, seeds
+    return ways if len(curves) > 1 else None, seeds if len(next(iter(curves.values()))) > 1 else None
 
 
 def plot(told: dict[str, Any], file: Path) -> None:

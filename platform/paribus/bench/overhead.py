@@ -9,8 +9,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pytorch_lightning.loops.fit_loop import _FitLoop
-
 from paribus import execute
 from paribus.evaluate import finetune, held_out
 from paribus.jobs import worker
@@ -32,7 +30,7 @@ from paribus.train.watch import Watch
 COMPUTE = "training and evaluation"
 # What is timed, and what its time counts as; what is inside another counts as itself alone.
 PARTS: tuple[tuple[Any, str, str], ...] = (
-    (_FitLoop, "run", COMPUTE),
+    (pl.loops.fit_loop._FitLoop, "run", COMPUTE),
     (held_out, "held_out", COMPUTE),
     (finetune, "predict", COMPUTE),
     (Queue, "claim", "claim"),

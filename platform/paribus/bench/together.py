@@ -7,7 +7,6 @@ the device has ended it within.
 
 import json
 import math
-import platform
 import resource
 import subprocess
 import sys
@@ -19,21 +18,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
 
-from paribus.bench.devices import random_rows
-from paribus.bench.train import LIMIT, WARM_UP, _spec, versions
+from paribus.bench.train import LIMIT, WARM_UP, head, name_of, pass_on, refuse_unwritable, train
 from paribus.errors import ParibusError, Stopped
 from paribus.files import write_atomically
-from paribus.objectives.pretrain import prepare
 from paribus.project import find
 from paribus.spec.load import build
 from paribus.spec.run import Run, Runtime
-from paribus.train.fit import device, fit
+from paribus.train.fit import device
+from paribus.train.lightning import pl
 from paribus.train.memory import peak_mb
-from paribus.train.ranks import Ranks
-from paribus.train.watch import Watch
 
 POLL_SECONDS = 0.01
 GO_SECONDS = 0.5
@@ -101,30 +96,24 @@ class Window(pl.Callback):
 
 
 def _train(run: Run, seconds: float, runtime: Runtime, meeting: Path, number: int) -> Counted:
-    where, vocabulary = device(runtime), run.tokenizer.vocabulary_size
-    spec = _spec(run, max(20, math.ceil(seconds)))
+    where = device(runtime)
     window = Window(meeting, number, seconds, where)
-    rows = random_rows(run.packing.length, vocabulary)
-    batches, module = prepare(spec, number, rows, vocabulary, runtime, Ranks())
-    with tempfile.TemporaryDirectory() as folder, suppress(Stopped):
-        watch = Watch(Path(folder), spec.budget.steps, spec.budget.batch_tokens, module.guess)
-        fit(module, batches, spec.budget.steps, spec.precision, runtime, [watch, window])
+    module = train(run, max(20, math.ceil(seconds)), runtime, number, window)  # long enough for 1,000 steps a second
     if math.isnan(window.ended):
-        raise ParibusError(f"{spec.budget.steps} steps were over before {seconds:g} s were: a larger --batch lasts")
+        raise ParibusError(f"{module.global_step} steps were over before {seconds:g} s were: a larger --batch lasts")
     if where.type == "cuda":
-        peak, taken, name = peak_mb(), window.device_mb, torch.cuda.get_device_name(where)
+        peak, taken = peak_mb(), window.device_mb
     else:
         peak = taken = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-        name = platform.processor() or "cpu"
     return Counted(
-        how=module.passes.how if module.passes else "off",
+        how=module.passes.how,
         steps=window.steps,
         began=window.began,
         seconds=window.ended - window.began,
         peak_mb=peak,
         device_mb=taken,
         parameters=sum(parameter.numel() for parameter in module.parameters()),
-        device=name,
+        device=name_of(where),
     )
 
 
@@ -145,25 +134,20 @@ def at_once(asked: dict[str, Any], count: int) -> list[dict[str, Any]] | str:
             while any(codes := [process.poll() for process in processes]) or None in codes:
                 for number, code in enumerate(codes):
                     if code:
-                        return (_said(folder, number) or [f"code {code}"])[-1]
+                        lines = (folder / f"{number}.said").read_text().strip().splitlines()
+                        return (lines or [f"code {code}"])[-1]
                 if time.monotonic() > last:
                     return f"not done after {LIMIT:.0f} s"
                 arrived = all((folder / f"{number}.ready").exists() for number in range(count))
                 if arrived and not (folder / "go").exists():
                     write_atomically(folder / "go", repr(time.time() + GO_SECONDS))
                 time.sleep(POLL_SECONDS)
-            for line in _said(folder, 0):
-                if line.startswith("--compile"):
-                    print(line, file=sys.stderr)
+            pass_on((folder / "0.said").read_text())
             return [json.loads((folder / f"{number}.json").read_text()) for number in range(count)]
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
-
-
-def _said(folder: Path, number: int) -> list[str]:
-    return (folder / f"{number}.said").read_text().strip().splitlines()
 
 
 def measure(
@@ -177,8 +161,9 @@ def measure(
 ) -> None:
     """Each number of runs at once, each way of computing their steps; a table, and everything as JSON."""
     where = device(runtime)  # refuses what is not there
-    if json_file and not json_file.parent.is_dir():
-        raise ParibusError(f"--json {json_file}: no such folder")
+    refuse_unwritable("--json", json_file)
+    if not math.isfinite(seconds):
+        raise ParibusError(f"--seconds {seconds}: expected a number of seconds")
     asked = {"run": run.model_dump(mode="json"), "seconds": seconds}
     length, batch = run.packing.length, run.budget.batch_tokens
     print(
@@ -209,10 +194,7 @@ def measure(
             _print(row)
     if json_file:
         told = {
-            "title": title,
-            "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-            "command": ["paribus", *sys.argv[1:]],
-            "versions": versions(),
+            **head(title),
             "runtime": runtime.model_dump(mode="json"),
             **asked,
             "rows": rows,

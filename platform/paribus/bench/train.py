@@ -32,6 +32,7 @@ from paribus.interop.config import config_of, family_of
 from paribus.nn.count import cost
 from paribus.objectives.batch import IGNORED
 from paribus.objectives.loader import Steps
+from paribus.objectives.module import Pretrained
 from paribus.objectives.pretrain import prepare
 from paribus.plan.arms import base_at
 from paribus.plan.stages import Pretraining
@@ -134,20 +135,25 @@ class Clock(pl.Callback):
             raise Stopped
 
 
-def _spec(run: Run, steps: int) -> Pretraining:
+def train(run: Run, steps: int, runtime: Runtime, seed: int, stop: pl.Callback) -> Pretrained:
+    """Pretrain by Lightning, with loader and curve, until `stop` raises Stopped."""
+    spec, vocabulary = long(run, steps), run.tokenizer.vocabulary_size
+    batches, module = prepare(spec, seed, random_rows(run.packing.length, vocabulary), vocabulary, runtime, Ranks())
+    with tempfile.TemporaryDirectory() as folder, suppress(Stopped):
+        watch = Watch(Path(folder), spec.budget.steps, spec.budget.batch_tokens, module.guess)
+        fit(module, batches, spec.budget.steps, spec.precision, runtime, [watch, stop])
+    return module
+
+
+def long(run: Run, steps: int) -> Pretraining:
     """A pretraining so long that its losses are read as seldom as those of a real one."""
     batch = run.budget.batch_tokens
     return pretraining(run, Budget(train_tokens=1000 * (WARM_UP + steps) * batch, batch_tokens=batch))
 
 
 def _ours(run: Run, steps: int, runtime: Runtime, contender: str) -> Timed:
-    """The module by Lightning, with loader and curve."""
-    where, vocabulary = device(runtime), run.tokenizer.vocabulary_size
-    spec, clock = _spec(run, steps), Clock(steps, where)
-    batches, module = prepare(spec, 0, random_rows(run.packing.length, vocabulary), vocabulary, runtime, Ranks())
-    with tempfile.TemporaryDirectory() as folder, suppress(Stopped):
-        watch = Watch(Path(folder), spec.budget.steps, spec.budget.batch_tokens, module.guess)
-        fit(module, batches, spec.budget.steps, spec.precision, runtime, [watch, clock])
+    clock = Clock(steps, device(runtime))
+    module = train(run, steps, runtime, 0, clock)
     return _timed(contender, module.passes.how, clock, module)
 
 
@@ -164,7 +170,7 @@ def _peer(run: Run, steps: int, runtime: Runtime, contender: str) -> Timed:
     model = AutoModelForMaskedLM.from_config(config, attn_implementation=how).to(where).train()
     if contender.endswith("-compiled"):
         model, how = torch.compile(model), f"{how}, compiled"
-    spec, clock = _spec(run, steps), Clock(steps, where)
+    spec, clock = long(run, steps), Clock(steps, where)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     batches = _batches(spec, length, vocabulary, where)
     with attention(runtime):
@@ -228,13 +234,12 @@ def _contend(asked: dict[str, Any]) -> object:
     runtime = Runtime.model_validate(asked["runtime"])
     if asked["contender"] == "ceiling":
         where = device(runtime)
-        name = torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu"
-        return {"flops": _ceiling(runtime), "name": name, "cuda": torch.version.cuda}
+        return {"flops": _ceiling(runtime), "name": name_of(where), "cuda": torch.version.cuda}
     run, (kind, _, how) = build(Run, asked["run"], "run"), asked["contender"].partition(" ")
     if kind == "compile":
         runtime = runtime.model_copy(update={"compile": how})
-    train: Callable[..., Timed] = _ours if kind == "compile" else _peer
-    return asdict(train(run, asked["steps"], runtime, asked["contender"]))
+    timed: Callable[..., Timed] = _ours if kind == "compile" else _peer
+    return asdict(timed(run, asked["steps"], runtime, asked["contender"]))
 
 
 def _process(asked: dict[str, Any]) -> dict[str, Any] | str:
@@ -248,15 +253,43 @@ def _process(asked: dict[str, Any]) -> dict[str, Any] | str:
         except subprocess.TimeoutExpired:
             return f"not done after {LIMIT:.0f} s"
         if done.returncode == 0:
-            for line in done.stderr.splitlines():
-                if line.startswith("--compile"):
-                    print(line, file=sys.stderr)
+            pass_on(done.stderr)
             found: dict[str, Any] = json.loads(out.read_text())
             return found
         return (done.stderr.strip().splitlines() or [f"code {done.returncode}"])[-1]
 
 
-def versions() -> dict[str, str]:
+def pass_on(said: str) -> None:
+    """What a process said of `--compile`."""
+    for line in said.splitlines():
+        if line.startswith("--compile"):
+            print(line, file=sys.stderr)
+
+
+def refuse_unwritable(option: str, file: Path | None) -> None:
+    """Before anything is measured."""
+    if file and file.is_dir():
+        raise ParibusError(f"{option} {file}: a folder, expected a file")
+    if file and not file.parent.is_dir():
+        raise ParibusError(f"{option} {file}: no such folder")
+
+
+def name_of(where: torch.device) -> str:
+    """The card, or the processor."""
+    return torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu"
+
+
+def head(title: str) -> dict[str, Any]:
+    """What each benchmark's JSON begins with."""
+    return {
+        "title": title,
+        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "command": ["paribus", *sys.argv[1:]],
+        "versions": _versions(),
+    }
+
+
+def _versions() -> dict[str, str]:
     """Of Python and of what decides on the speed of a step."""
     found = {"python": platform.python_version()}
     for name in ("paribus", "torch", "triton", "pytorch-lightning", "transformers"):
@@ -284,8 +317,7 @@ def measure(
             version("transformers")
         except PackageNotFoundError:
             raise ParibusError("--peer transformers: needs the package; pip install 'paribus[hf]'") from None
-    if json_file and not json_file.parent.is_dir():
-        raise ParibusError(f"--json {json_file}: no such folder")
+    refuse_unwritable("--json", json_file)
     asked = {"runtime": runtime.model_dump(mode="json"), "run": run.model_dump(mode="json"), "steps": steps}
     card = _process({**asked, "contender": "ceiling"})
     if isinstance(card, str):
@@ -318,10 +350,7 @@ def measure(
     _print(rows, failed)
     if json_file:
         told = {
-            "title": title,
-            "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-            "command": ["paribus", *sys.argv[1:]],
-            "versions": versions(),
+            **head(title),
             "card": card,
             **asked,
             "flops_a_token": flops,

@@ -142,7 +142,7 @@ class DisentangledAttention(FullAttention):
             return super().mix(q_BHTK, k_BHTK, v_BHTK, padding_BT)
         from paribus.nn.fused import relative_attention  # needs Triton
 
-        key_HRK, query_HRK, row_S = self._relative_rows(q_BHTK.shape[2], multiple=8)
+        key_HRK, query_HRK, row_S = self._relative_rows(q_BHTK.shape[2])
         dropout = self.dropout if self.training else 0.0
         return relative_attention(
             q_BHTK, k_BHTK, v_BHTK, key_HRK, query_HRK, row_S, self.paper_index, padding_BT, dropout, self.scale
@@ -163,13 +163,12 @@ class DisentangledAttention(FullAttention):
         scores_BHTT: Tensor = self.scale * sum(terms_BHTT)
         return scores_BHTT if bias is None else bias + scores_BHTT
 
-    def _relative_rows(self, length: int, multiple: int = 1) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    def _relative_rows(self, length: int) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The position keys (c2p) and position queries (p2c) that rows of `length` tokens need, and the row of each
-        distance. More rows, up to a `multiple`, are there for alignment only."""
+        distance."""
         relative = self._position[0].relative
         assert relative is not None
         rows_RD, row_S = relative(length)
-        rows_RD = F.pad(rows_RD, (0, 0, 0, -len(rows_RD) % multiple))
         key_HRK = query_HRK = None
         if self.c2p:
             key_RD = self.qkv.part(1, rows_RD) if self.position_key is None else self.position_key(rows_RD)

@@ -80,7 +80,8 @@ def _band(  # type: ignore[no-untyped-def]
 def _turn(x, AXIS: tl.constexpr, X: tl.constexpr):  # type: ignore[no-untyped-def]
     """Between distances and partners: x[a, m] to [a, b] or back, m = a - b - 1 modulo X; AXIS 0 the same of columns.
 
-    A band's pairs with a <= b, which is m >= a, are of the block with that number, the others of the one before it.
+    The relative shift (Dai et al. 2019, arXiv:1901.02860, appendix B) within a block. A band's pairs with a <= b, which
+    is m >= a, are of the block with that number, the others of the one before it.
     """
     a, b = tl.arange(0, X)[:, None], tl.arange(0, X)[None, :]
     return tl.gather(x, (a - b - 1 if AXIS == 1 else b - a - 1) & (X - 1), AXIS)
@@ -336,17 +337,16 @@ def _attend_backward(
         *_strides(q, k, v, dout), *_table_strides(key_rows, query_rows), heads, length, padded, scale, scale * LOG2_E,
         **_terms(key_rows, query_rows, unseen, paper_index, dropout), **constants, **_launch("backward", q),
     )  # fmt: skip
-    found, groups = [], min(batch, GROUPS)
+    found, groups, by_distance = [], min(batch, GROUPS), q.new_empty(batch, heads, padded, padded + x)
     for own, partners, table, back, gradient, strides in (
         (q, k, key_rows, False, dq, (padded, 1)), (k, q, query_rows, not paper_index, dk, (1, padded)),
     ):  # fmt: skip
-        by_distance = None if table is None else q.new_empty(batch, heads, padded, padded + x)
         _side[grid](
-            ds, partners, *_given(q, table), row, *_given(q, by_distance), gradient, *strides, *_strides(partners),
+            ds, partners, *_given(q, table), row, by_distance, gradient, *strides, *_strides(partners),
             *_table_strides(table), heads, length, padded, RELATIVE=table is not None, BACK=back, **constants,
             **_launch("side", q),
         )  # fmt: skip
-        if table is None or by_distance is None:
+        if table is None:
             found.append(q.new_empty(0))
             continue
         summed = q.new_empty(groups, heads, 2 * padded, width, dtype=torch.float32)
@@ -452,7 +452,7 @@ def relative_attention(
 ) -> Tensor:
     """softmax(scale x (q k^T + c2p + p2c)) v, (B, H, T, K), from position keys (c2p), position queries (p2c) or both.
 
-    `row_S`: the row of each distance i - j from 1 - T to T - 1, never falling (p2c's of j - i with `paper_index`).
+    `row_S`: the row of each distance i - j from 1 - T to T - 1 (p2c's of j - i with `paper_index`).
     `unseen`: True at keys to leave out, (B, T), or (B, T, T) for each query; a query that sees none gives 0. The
     dropout seed is drawn from torch's generator of the device, without waiting for it.
     """

@@ -125,8 +125,13 @@ def sample(logits_MV: Tensor, draws_M: Tensor) -> Tensor:
 
 def corrupt(tokens_BT: Tensor, places_M: Tensor, sampled_M: Tensor, asked_M: Tensor | None = None) -> Tensor:
     """`tokens_BT` with the samples at the masked places, kept or masked; only at those that are `asked_M`, if told."""
-    flat = tokens_BT.flatten()
     if asked_M is None:
-        return flat.scatter(0, places_M, sampled_M).view_as(tokens_BT)
-    spare_M = torch.where(asked_M, places_M, len(flat))  # one place more, for what is not asked
-    return torch.cat([flat, flat[:1]]).scatter(0, spare_M, sampled_M)[:-1].view_as(tokens_BT)
+        return tokens_BT.flatten().scatter(0, places_M, sampled_M).view_as(tokens_BT)
+    return put(tokens_BT, places_M, sampled_M, asked_M)
+
+
+def put(there: Tensor, places: Tensor, values: Tensor, asked: Tensor) -> Tensor:
+    """`there` with `values` at the places, of it flattened, that are asked."""
+    flat = there.flatten()
+    spare = torch.where(asked, places, len(flat)).flatten()  # one place more, for what is not asked
+    return torch.cat([flat, flat[:1]]).scatter(0, spare, values.flatten())[:-1].view_as(there)

@@ -17,7 +17,7 @@ class Unpadded:
 
     unseen: what attention leaves out of padded rows, as the encoder's `padding`.  kept_N: the kept places in the
     flattened (B*T): all tokens, row by row, then as much padding as makes N recur.  starts_S: where each row begins
-    among them, then where pieces of padding do, at most T long, and N; int32.
+    among them, then where pieces of padding do, at most T long, and N; int32 (FlashAttention's `cu_seqlens`).
 
     Made where the batch is, so that nobody waits for a device to learn N.
     """

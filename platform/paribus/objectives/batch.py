@@ -58,10 +58,9 @@ class Micro:
         return Unpadded(unseen, self.kept_N, self.starts_S)
 
     def unpadded(self, padding_BT: Tensor | None) -> Self:
-        """The same, which keeps the places that are False there."""
-        if padding_BT is None:
-            return self
-        rows = Unpadded.of(padding_BT)
+        """The same, which keeps the places that are False there, where that pays: each N is one shape more."""
+        if padding_BT is None or not (rows := Unpadded.of(padding_BT)).pays():
+            return replace(self, kept_N=None, starts_S=None)
         return replace(self, kept_N=rows.kept_N, starts_S=rows.starts_S)
 
     def cut(self, rows: int) -> list[Self]:
@@ -79,7 +78,7 @@ class Micro:
                 if name not in ("kept_N", "starts_S")
             }
             piece = replace(self, **{**taken, "places_M": taken["places_M"] - start * length})
-            pieces.append(piece if self.kept_N is None else piece.unpadded(piece.padding_BT))
+            pieces.append(piece.unpadded(piece.padding_BT))
         return pieces
 
     def fixed(self, rows: int, length: int, slots: int, padded: bool, segmented: bool) -> Self:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from paribus.data.vocabulary import CLS, FIRST_ORDINARY, MASK, SEP, UNK
+from paribus.nn.rtd import put
 from paribus.objectives.batch import IGNORED, Micro
 from paribus.spec.data import Tokens
 from paribus.spec.objective import Mlm, Objective
@@ -49,7 +50,7 @@ class Draw(nn.Module):
         asked_BT = _rank(draws_BT, place_T) < micro.count_B[:, None]
         # As the loader has them: those that are asked first, in the order of their places.
         slot_BT = slots * row_B1 + asked_BT.cumsum(1) - 1
-        places_M = _put(first_B1.expand(rows, slots), slot_BT, first_B1 + place_T, asked_BT).flatten()
+        places_M = put(first_B1.expand(rows, slots), slot_BT, first_B1 + place_T, asked_BT).flatten()
         asked_M = (place_T[:slots] < micro.count_B[:, None]).flatten()
         original_M = tokens_BT.flatten()[places_M]
 
@@ -58,7 +59,7 @@ class Draw(nn.Module):
         shown_M = torch.where(fate_M < self.mask + self.random, drawn_M, original_M)
         shown_M = torch.where(fate_M < self.mask, MASK, shown_M)
         # Slots that are not asked stand at the first place of their row, with what stands there.
-        shown_BT = _put(tokens_BT, places_M, shown_M, asked_M)
+        shown_BT = put(tokens_BT, places_M, shown_M, asked_M)
         targets_M = torch.where(asked_M, original_M, IGNORED)
         return replace(micro, tokens_BT=shown_BT, places_M=places_M, targets_M=targets_M, stream_B=None, count_B=None)
 
@@ -73,13 +74,6 @@ def _rank(draws_BT: Tensor, place_T: Tensor) -> Tensor:
     this_BT1, other_B1T = draws_BT[:, :, None], draws_BT[:, None, :]
     before_TT = place_T[None, :] < place_T[:, None]
     return ((other_B1T < this_BT1) | ((other_B1T == this_BT1) & before_TT)).sum(-1)
-
-
-def _put(there: Tensor, places: Tensor, values: Tensor, asked: Tensor) -> Tensor:
-    """`there` with `values` at the places, of it flattened, that are asked."""
-    flat = there.flatten()
-    spare = torch.where(asked, places, len(flat)).flatten()  # one place more, for what is not asked
-    return torch.cat([flat, flat[:1]]).scatter(0, spare, values.flatten())[:-1].view_as(there)
 
 
 def _signed(word: int) -> int:

@@ -50,7 +50,7 @@ class Steps:
         self._batches = Batches(rows.lengths, spec.budget.batch_tokens, seed)
         self.epochs = spec.budget.steps * spec.budget.batch_tokens / self._batches.epoch_tokens
         self.duplicates = duplicates(self._objective.masking, self.epochs)
-        self._fixed, self._pinned = fixed, pinned
+        self.fixed, self._pinned = fixed, pinned
         self._drawn_there = fixed and drawable(spec.objective)
         self._padded = fixed and bool((rows.lengths < rows.tokens.shape[1]).any())
         self._segmented = fixed and bool(rows.second.any())
@@ -115,7 +115,7 @@ class Steps:
             predicted = int(chosen.sum())
         rank, world = self._ranks.rank, self._ranks.world
         size = (self._micro_rows or len(rows)) * world
-        if self._fixed:
+        if self.fixed:
             pieces = -(-len(rows) // size)
             size = _up(-(-len(rows) // pieces), world)
         micros = []
@@ -134,9 +134,9 @@ class Steps:
             if self._drawn_there:
                 its = torch.from_numpy(streams[part]), torch.from_numpy(count[part])
                 micro = replace(micro, stream_B=its[0], count_B=its[1])
-            micros.append(self._shaped(micro) if self._fixed else micro)
+            micros.append(self._shaped(micro) if self.fixed else micro)
         real = int(self._rows.lengths[rows].sum())
-        if self._fixed:
+        if self.fixed:
             counts = torch.tensor([max(1, predicted), len(rows), real], dtype=torch.float32)
             return Step(tuple(micros), counts[0], counts[1], counts[2])
         return Step(tuple(micros), max(1, predicted), len(rows), real)
@@ -149,6 +149,9 @@ class Steps:
             rows = min(rows, self._micro_rows or rows)
             width = min(longest, _up(width, -(-longest // 8)))
         slots = max(1, int(self._objective.rate * width + 0.5))
+        # Units from left to right may exceed what is asked of a row.
+        most = int(torch.bincount(micro.places_M // micro.tokens_BT.shape[1], minlength=1).max())
+        slots = slots if most <= slots else min(width, _up(most, 8))
         return micro.fixed(rows, width, slots, self._padded, self._segmented)
 
 
@@ -174,7 +177,8 @@ def make_micro(
     lengths = rows.lengths[numbers]
     longest = min(tokens.shape[1], -(-int(lengths.max()) // 8) * 8)
     inputs, chosen, tokens = inputs[:, :longest], chosen[:, :longest], tokens[:, :longest]
-    padding = inputs == PAD
+    # Of the tokens, not of the inputs: a random token may be [PAD], too.
+    padding = torch.from_numpy(tokens == PAD) if (tokens == PAD).any() else None
     second = rows.second[numbers]
     segments = None
     if second.any():
@@ -190,11 +194,11 @@ def make_micro(
         draws = sampling_draws(numbers, np.broadcast_to(visits, numbers.shape), longest, seed)[chosen]
     return Micro(
         torch.from_numpy(inputs.astype(np.int64)),
-        torch.from_numpy(padding) if padding.any() else None,
+        padding,
         None if segments is None else torch.from_numpy(segments.astype(np.int64)),
         torch.from_numpy(np.flatnonzero(chosen)),
         torch.from_numpy(tokens[chosen].astype(np.int64)),
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
         None if draws is None else torch.from_numpy(draws),
         blocked,
-    ).unpadded(torch.from_numpy(padding) if padding.any() else None)
+    ).unpadded(padding)

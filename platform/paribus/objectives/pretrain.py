@@ -168,7 +168,7 @@ def pretrain(
         "out_of_memory": module.out_of_memory,
         "devices": runtime.devices,
         "strategy": runtime.strategy,
-        "compile": module.passes.how,
+        "compile": "off, in fixed shapes" if module.passes.how == "off" and steps.fixed else module.passes.how,
         "sdpa": runtime.sdpa,
         "shared_with": watch.shared_with,
     }

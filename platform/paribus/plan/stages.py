@@ -34,7 +34,7 @@ VERSIONS = {
     "pack": 3,
     "task": 1,
     "features": 2,
-    "pretrain": 1,
+    "pretrain": 2,
     "import": 1,
     "evaluate": 4,
     "minimal-pairs": 2,

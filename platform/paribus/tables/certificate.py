@@ -116,6 +116,8 @@ class Certificate:
         for line in self.lines:
             if line.what == STEPS and line.status == "shown":
                 ways = f"{shown(line.one)} against {shown(line.other)}"
+                if line.one == line.other:
+                    ways = "not seed by seed"
                 return (
                     f"Steps of {self.one} and {self.other} were computed in different ways ({ways}), "
                     "which may move numbers by rounding and by where dropout falls."
@@ -358,6 +360,9 @@ def _environment(made: Sequence[Made], finished: Finished) -> Iterable[Line]:
     for what, of in OF_WAY.items():
         told = cache(lambda ways, of=of: frozenset(itertools.chain.from_iterable(of(finished, way) for way in ways)))
         moved = {item for mine, theirs in pairs for item in told(mine) ^ told(theirs)}
+        if what == STEPS:  # what one side's records do not say is not known to differ
+            known = [_said(item for pair in pairs for item in told(pair[i])) for i in (0, 1)]
+            moved = {item for item in moved if item.partition(" ")[0] in known[0] & known[1]}
         if what == "libraries":
             moved = {item for item in moved if _matters(item.partition(" ")[0])}
         if moved:
@@ -367,6 +372,11 @@ def _environment(made: Sequence[Made], finished: Finished) -> Iterable[Line]:
             all_ = [frozenset(item for ways in set(each.values()) for item in told(ways)) for each in made]
             short = "the same" if what == "libraries" else None
             yield Line("Made by", what, short or all_[0], short or all_[1], "equal")
+
+
+def _said(items: Iterable[str]) -> set[str]:
+    """What the items, each `NAME VALUE`, are of."""
+    return {item.partition(" ")[0] for item in items}
 
 
 def _made(side: Side, finished: Finished) -> Made:

@@ -25,9 +25,10 @@ SHAPES = 64
 class Passes:
     """What a module computes of a micro-batch, and where that is faster its backward pass as well."""
 
-    def __init__(self, module: nn.Module, how: How = "off") -> None:
-        self._module, self.how = module, how
-        """`how`: what is done, which may be less than what was asked for."""
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self.how: How = "off"
+        """What is done, which may be less than what was asked for."""
         self._compiled: dict[Callable[..., Parts], Callable[..., Parts]] = {}
         self._seen: dict[object, int] = {}
         self._graphs: dict[object, Graph] = {}
