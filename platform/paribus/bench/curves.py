@@ -21,7 +21,6 @@ from paribus.spec.run import Run, Runtime
 from paribus.store.store import Measured, Store, read_jsonl
 from paribus.train.fit import device
 
-FORMATS = (".svg", ".pdf", ".png")
 SETTLED = 0.1
 """The share of the steps after which curves are compared: before it the loss falls steeply."""
 
@@ -31,7 +30,7 @@ def _trained(run: Run, seed: int, runtime: Runtime, folder: Path, words: Path, p
     size = len(vocabulary.load(words))
     store = Store(folder)
     store.prepare()
-    stage = Stages(run).at(seed)[3]
+    stage = next(stage for stage in Stages(run).at(seed) if stage.kind == "pretrain")
     assert isinstance(stage.spec, Pretraining)
     work = store.claim(stage)
     assert work
@@ -64,8 +63,12 @@ def measure(
     """Each way with each seed, on the same rows and masks; a table, the distance of the curves, and a plot of them."""
     refuse_unwritable("--json", json_file)
     refuse_unwritable("--plot", plot_file)
-    if plot_file and plot_file.suffix not in FORMATS:
-        raise ParibusError(f"--plot: found a file ending in {plot_file.suffix}, expected one of {', '.join(FORMATS)}")
+    if plot_file:
+        from paribus.pages.charts import FORMATS  # what trains needs no page
+
+        if plot_file.suffix.removeprefix(".") not in FORMATS:
+            known = ", .".join(FORMATS)
+            raise ParibusError(f"--plot: found a file ending in {plot_file.suffix}, expected one of .{known}")
     card = name_of(device(runtime))
     batch = run.budget.batch_tokens
     print(f"{title} on {card}, {run.budget.steps:,} steps of {batch:,} tokens, {seeds} seeds", flush=True)
@@ -123,7 +126,7 @@ def apart(found: dict[str, list[dict[str, Any]]]) -> tuple[float | None, float |
 
 def plot(told: dict[str, Any], file: Path) -> None:
     """Draw the mean curve of each way, with the band of its seeds."""
-    from paribus.pages.charts import draw, learning  # what trains needs no page
+    from paribus.pages.charts import draw, learning
 
     curves = {
         way: [(of[0][0], [loss for _, loss in of]) for of in zip(*(one["curve"] for one in trained), strict=True)]
