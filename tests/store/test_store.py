@@ -141,6 +141,30 @@ def test_a_writer_killed_before_the_rename_leaves_no_finished_stage(
     assert litter(store) == []
 
 
+def test_a_worker_killed_right_after_it_finished_leaves_nothing_for_good(
+    store: Store, stage: Stage, spawn: Spawn
+) -> None:
+    writer = spawn(
+        "import shutil\n"
+        "with store.claim(stage) as work:\n"
+        "    (work.scratch / 'checkpoint').write_text('5')\n"
+        "    shutil.rmtree = lambda *_, **__: say('renamed')\n"
+        "    work.commit('provenance')\n"
+    )
+    while line(writer) != "renamed":
+        pass
+    store.sweep(())
+    assert (store.root / "doing" / stage.key).is_dir()  # its worker lives
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    interrupted = store.root / "doing" / "pretrain-0" / "scratch" / "checkpoint"
+    interrupted.parent.mkdir(parents=True)
+    interrupted.write_text("5")
+    assert store.keys() == {stage.key} and (store.root / "doing" / stage.key).is_dir()
+    store.sweep(())
+    assert [path.name for path in litter(store)] == ["pretrain-0"] and interrupted.read_text() == "5"
+
+
 def test_a_torn_rows_file_in_progress_is_never_read(store: Store, stage: Stage) -> None:
     left = store.root / "doing" / stage.key / "out.dead"
     left.mkdir(parents=True)

@@ -291,7 +291,8 @@ def _leftovers(project: Project, store: Store) -> tuple[Status, str]:
                 left.append(path)
         except FileNotFoundError:
             pass  # its writer has finished
-    doing = [folder for folder in store.root.glob("doing/*") if not store.worker(folder.name)]
+    begun = [folder.name for folder in store.root.glob("doing/*")]
+    doing = [key for key in begun if not store.has(key) and not store.worker(key)]
     said = f"{len(doing)} interrupted stages wait for a worker" if doing else "no stage was left in the middle"
     if left:
         return "warning", f"{said}; {len(left)} files of killed writers, as {left[0]}: delete them while nothing runs"

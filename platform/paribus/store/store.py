@@ -272,10 +272,14 @@ class Store:
             return lease if lease.acquire() else None
 
     def sweep(self, over: Collection[str]) -> None:
-        """Remove what dead workers left of leases on finished stages, and on runs of which `over` has the keys."""
+        """Remove what dead workers left of finished stages, and leases on runs of which `over` has the keys."""
         if (self.root / "leases").is_dir():
             with writing(self.root):
                 sweep(self.root / "leases", self.lease_seconds, lambda name: name in over or self.has(name))
+                for folder in (self.root / "doing").iterdir():
+                    if self.has(folder.name) and (lease := self.lease(folder.name)):
+                        shutil.rmtree(folder, ignore_errors=True)
+                        lease.release()
 
     def claim(self, stage: Stage, stop: Callable[[], bool] = lambda: False) -> "Work | None":
         """The right to compute `stage`, or None while another live worker holds it; `stop` says whether to go on."""
