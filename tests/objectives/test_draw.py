@@ -47,6 +47,7 @@ def asked_of(micro: Micro) -> tuple[torch.Tensor, torch.Tensor]:
         {"rate": 0.4, "replacement": {"mask": 0.5, "random": 0.5}},
         {"mask_specials": True, "replacement": {"mask": 0.2, "random": 0.6, "pool": "all"}},
         {"masking": {"kind": "static", "visits": 2}},
+        {"kind": "rtd", "masking": {"kind": "static", "visits": 2}},
     ],
 )
 def test_masks_of_the_device_are_those_of_the_loader_bit_for_bit(
@@ -68,6 +69,11 @@ def test_masks_of_the_device_are_those_of_the_loader_bit_for_bit(
                 length = found.tokens_BT.shape[1]
                 assert torch.equal(places // length * width + places % length, micro.places_M)
                 assert torch.equal(targets, micro.targets_M)
+                if micro.draws_M is None:
+                    assert found.draws_M is None
+                else:
+                    assert found.draws_M is not None
+                    assert torch.equal(found.draws_M[found.targets_M != IGNORED], micro.draws_M)
 
 
 @pytest.mark.parametrize("unit", ["token", "whole-word"])

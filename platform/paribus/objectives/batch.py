@@ -26,7 +26,7 @@ class Micro:
     draws_M: a uniform draw a predicted place, None where nothing is sampled.
     blocked_BTT: True where a token may not attend to another, None where padding says all.
     stream_B, count_B: where masks are still to be drawn (paribus.objectives.draw), the state of each row's stream and
-    how many of its tokens are chosen; None where they are drawn.
+    how many of its tokens are chosen; None where they are drawn.  sampling_B: then, of the stream of draws_M.
     real_B: False at rows that are there for the shape alone, None where there can be none.
     kept_N, starts_S: how rows are without their padding, see paribus.nn.unpadded; None where there is none.
 
@@ -44,6 +44,7 @@ class Micro:
     blocked_BTT: Tensor | None = None
     stream_B: Tensor | None = None
     count_B: Tensor | None = None
+    sampling_B: Tensor | None = None
     real_B: Tensor | None = None
     kept_N: Tensor | None = None
     starts_S: Tensor | None = None
@@ -132,6 +133,7 @@ class Micro:
             blocked_BTT=blocked_BTT,
             stream_B=asked(self.stream_B, 0),
             count_B=asked(self.count_B, 0),
+            sampling_B=asked(self.sampling_B, 0),
             real_B=real_B if padded else None,
         )
         # What is kept leaves out rows that are not asked: for attention of padded rows they are not all padding.

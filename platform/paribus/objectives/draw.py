@@ -12,12 +12,12 @@ from paribus.data.vocabulary import CLS, FIRST_ORDINARY, MASK, SEP, UNK
 from paribus.nn.rtd import put
 from paribus.objectives.batch import IGNORED, Micro
 from paribus.spec.data import Tokens
-from paribus.spec.objective import Mlm, Objective
+from paribus.spec.objective import Objective
 
 
 def drawable(objective: Objective) -> bool:
-    """Whether a device can draw the masks of an objective: those of distinct single tokens, with nothing to sample."""
-    return isinstance(objective, Mlm) and isinstance(objective.unit, Tokens) and objective.unit.drawn == "distinct"
+    """Whether a device can draw the masks of an objective: those of distinct single tokens."""
+    return isinstance(objective.unit, Tokens) and objective.unit.drawn == "distinct"
 
 
 class Draw(nn.Module):
@@ -42,7 +42,8 @@ class Draw(nn.Module):
         rows, length = tokens_BT.shape
         slots = len(micro.places_M) // rows
         place_T = torch.arange(length, device=tokens_BT.device)
-        stream_BT = _mixed(micro.stream_B[:, None] + (place_T + 1) * self.golden)
+        steps_T = (place_T + 1) * self.golden
+        stream_BT = _mixed(micro.stream_B[:, None] + steps_T)
         row_B1 = torch.arange(rows, device=tokens_BT.device)[:, None]
         first_B1 = length * row_B1
 
@@ -61,7 +62,11 @@ class Draw(nn.Module):
         # Slots that are not asked stand at the first place of their row, with what stands there.
         shown_BT = put(tokens_BT, places_M, shown_M, asked_M)
         targets_M = torch.where(asked_M, original_M, IGNORED)
-        return replace(micro, tokens_BT=shown_BT, places_M=places_M, targets_M=targets_M, stream_B=None, count_B=None)
+        drawn = replace(micro, tokens_BT=shown_BT, places_M=places_M, targets_M=targets_M, stream_B=None, count_B=None)
+        if micro.sampling_B is None:
+            return drawn
+        sampling_BT = _mixed(micro.sampling_B[:, None] + steps_T)
+        return replace(drawn, draws_M=_uniform24(sampling_BT).flatten()[places_M], sampling_B=None)
 
     def candidates(self, tokens_BT: Tensor) -> Tensor:
         """Whether a token may be chosen."""
@@ -107,6 +112,11 @@ def _wrapped(number: int) -> int:
 def _uniform(bits: Tensor) -> Tensor:
     """Uniform in [0, 1): paribus.seeds.uniforms."""
     return _shifted(bits, 11).double() * 2.0**-53
+
+
+def _uniform24(bits: Tensor) -> Tensor:
+    """The same of 24 bits, in fp32: paribus.data.masking.sampling_draws."""
+    return _shifted(bits, 40).float() * 2.0**-24
 
 
 def _modulo(bits: Tensor, size: int) -> Tensor:

@@ -97,6 +97,7 @@ class Steps:
             inputs, chosen = tokens, np.zeros(tokens.shape, dtype=bool)
             count = asked(tokens, self._objective.rate, self._objective.mask_specials)
             streams = bits(seed_for(self._seed, "mask"), rows, due).view(np.int64)
+            sampling = bits(seed_for(self._seed, "sample"), rows, visits).view(np.int64)
             predicted = int(count.sum())
         else:
             masked = mask(
@@ -132,8 +133,13 @@ class Steps:
                 self._seed,
             )
             if self._drawn_there:
-                its = torch.from_numpy(streams[part]), torch.from_numpy(count[part])
-                micro = replace(micro, stream_B=its[0], count_B=its[1])
+                micro = replace(
+                    micro,
+                    stream_B=torch.from_numpy(streams[part]),
+                    count_B=torch.from_numpy(count[part]),
+                    sampling_B=None if micro.draws_M is None else torch.from_numpy(sampling[part]),
+                    draws_M=None,
+                )
             micros.append(self._shaped(micro) if self.fixed else micro)
         real = int(self._rows.lengths[rows].sum())
         if self.fixed:

@@ -11,6 +11,7 @@ from paribus.nn.build import build_rtd
 from paribus.nn.init import initialise
 from paribus.nn.rtd import GeneratorAndDiscriminator, corrupt, sample
 from paribus.objectives.batch import IGNORED, Micro, Step
+from paribus.objectives.draw import Draw
 from paribus.objectives.module import Pretrained, named
 from paribus.plan.stages import Pretraining
 from paribus.spec.objective import Rtd as RtdSpec
@@ -59,6 +60,7 @@ class Rtd(Pretrained):
         self.model = build_rtd(spec.encoder, spec.objective, vocabulary)
         initialise(self.model, seed, spec.encoder.init_std)
         self.model.share(spec.objective.sharing, spec.objective.shared)
+        self.draw = Draw(spec.objective, vocabulary)
         self.asked = spec.objective
         self.guess = math.log(vocabulary) + self.weight * math.log(2 if spec.objective.detects else vocabulary)
 
@@ -103,17 +105,18 @@ class Rtd(Pretrained):
     def generator_part(self, micro: Micro, predicted: int | Tensor) -> Parts:
         """What a micro-batch adds to the loss of the generator's turn in a step with so many predicted tokens, and the
         samples."""
-        loss, tokens_M = self.generate(micro)
+        loss, tokens_M = self.generate(self.draw(micro))
         loss = loss / predicted
         return loss, {"loss": loss, "generator_loss": loss, "sampled": tokens_M}
 
     def discriminator_part(self, micro: Micro, asked: int | Tensor, sampled_M: Tensor) -> Parts:
         """What a micro-batch adds to the loss of the discriminator's turn in a step with so many tokens asked about."""
-        loss = self.detect(micro, sampled_M) / asked
+        loss = self.detect(self.draw(micro), sampled_M) / asked
         return self.weight * loss, {"loss": self.weight * loss, "discriminator_loss": loss}
 
     def part(self, micro: Micro, predicted: int | Tensor, asked: int | Tensor) -> Parts:
         """What it adds where both are one step."""
+        micro = self.draw(micro)
         generator_loss, generated = self.generator_part(micro, predicted)
         discriminator_loss, parts = self.discriminator_part(micro, asked, generated["sampled"])
         loss = generator_loss + discriminator_loss
