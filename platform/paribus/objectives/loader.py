@@ -148,12 +148,12 @@ class Steps:
         return Step(tuple(micros), max(1, predicted), len(rows), real)
 
     def _shaped(self, micro: Micro) -> Micro:
-        """A micro-batch in one of a few shapes, eight lengths and eight numbers of rows between two powers of two."""
+        """A micro-batch in one of a few shapes: four lengths, and eight numbers of rows between two powers of two."""
         (rows, width), longest = micro.tokens_BT.shape, self._rows.tokens.shape[1]
         if self._padded:
             rows = _up(rows, 2 ** max(0, rows.bit_length() - 4))
             rows = min(rows, self._micro_rows or rows)
-            width = min(longest, _up(width, -(-longest // 8)))
+            width = next(short for part in (8, 4, 2, 1) if width <= (short := _up(longest, part) // part))
         slots = max(1, int(self._objective.rate * width + 0.5))
         # Units from left to right may exceed what is asked of a row.
         most = int(torch.bincount(micro.places_M // micro.tokens_BT.shape[1], minlength=1).max())
