@@ -1,12 +1,15 @@
 """The benchmark of training measures our module and transformers' in processes of their own."""
 
+import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from paribus.bench.train import measure, sized
 from paribus.errors import ParibusError
+from paribus.interop.config import family_of
 from paribus.nn.count import cost
 from paribus.spec.objective import Rtd
 from paribus.spec.run import Runtime
@@ -32,6 +35,40 @@ def test_ours_and_the_peer_are_measured_beside_a_ceiling(tmp_path: Path, capsys:
         assert row["peak_mb"] > 100 and row["start_seconds"] > 0
     ours, peer = (told["processes"][name][0]["parameters"] for name in ("compile off", "transformers"))
     assert ours == peer
+
+
+@pytest.fixture
+def rows_of_the_table() -> ModuleType:
+    """benchmarks/steps.py, a script."""
+    found = importlib.util.spec_from_file_location("steps", Path(__file__).parents[2] / "benchmarks" / "steps.py")
+    assert found and found.loader
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    return module
+
+
+def test_every_row_of_the_table_of_benchmarks_can_be_had_and_has_its_peers(rows_of_the_table: ModuleType) -> None:
+    assert {file.stem for file in (Path(__file__).parents[2] / "benchmarks").glob("*/*.json")} <= {
+        *rows_of_the_table.ROWS,
+        "bert-base-no-dropout-cudnn",
+    }
+    sizes = {"small": 11, "base": 110}
+    for base, scale, changes, batch, hows in rows_of_the_table.ROWS.values():
+        run = sized(base, scale, changes, batch)
+        millions = cost(run.encoder, run.tokenizer.vocabulary_size, run.packing.length, 0.15, None).parameters / 1e6
+        assert millions == pytest.approx(sizes[scale], rel=0.3) and hows
+        assert family_of(run.encoder, False) == ("deberta-v2" if base == "deberta" else "bert")
+
+
+def test_the_rows_of_the_table_are_measured_with_one_ceiling(
+    tmp_path: Path, rows_of_the_table: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ("bert", "debug", {}, "8x16", ["off"])
+    for name, value in (("ROWS", {"one": row, "other": row}), ("PEERS", []), ("STEPS", 2)):
+        monkeypatch.setattr(rows_of_the_table, name, value)
+    rows_of_the_table.main(tmp_path, ["one", "other"])
+    one, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "other"))
+    assert one["card"] == other["card"] and one["processes"] != other["processes"]
 
 
 @pytest.mark.parametrize(

@@ -242,14 +242,19 @@ def _contend(asked: dict[str, Any]) -> object:
     return asdict(timed(run, asked["steps"], runtime, asked["contender"]))
 
 
-def _process(asked: dict[str, Any]) -> dict[str, Any] | str:
-    """What a process of its own measured, or in one line why it did not."""
+def told(run: Run, steps: int, runtime: Runtime) -> dict[str, Any]:
+    """What a process is asked, but for its contender."""
+    return {"runtime": runtime.model_dump(mode="json"), "run": run.model_dump(mode="json"), "steps": steps}
+
+
+def in_process(asked: dict[str, Any], contender: str) -> dict[str, Any] | str:
+    """What a process of its own measured of a contender, or in one line why it did not."""
     command = [sys.executable, "-m", "paribus.bench.train"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "measured.json"
-        told = json.dumps({**asked, "out": str(out)})
+        given = json.dumps({**asked, "contender": contender, "out": str(out)})
         try:
-            done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             return f"not done after {LIMIT:.0f} s"
         if done.returncode == 0:
@@ -284,7 +289,7 @@ def head(title: str) -> dict[str, Any]:
     return {
         "title": title,
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": ["paribus", *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name.replace("__main__.py", "paribus"), *sys.argv[1:]],
         "versions": _versions(),
     }
 
@@ -306,8 +311,10 @@ def measure(
     runtime: Runtime,
     title: str,
     json_file: Path | None = None,
+    card: dict[str, Any] | str | None = None,
 ) -> None:
-    """Each contender `repeats` times, in turn; a table of their medians, and everything as JSON."""
+    """Each contender `repeats` times, in turn; a table of their medians, and everything as JSON. `card` is what a
+    process said of the contender "ceiling", where one has said it already."""
     rtd = run.objective if isinstance(run.objective, Rtd) else None
     if any(name.startswith("transformers") for name in contenders):
         if rtd:
@@ -318,8 +325,8 @@ def measure(
         except PackageNotFoundError:
             raise ParibusError("--peer transformers: needs the package; pip install 'paribus[hf]'") from None
     refuse_unwritable("--json", json_file)
-    asked = {"runtime": runtime.model_dump(mode="json"), "run": run.model_dump(mode="json"), "steps": steps}
-    card = _process({**asked, "contender": "ceiling"})
+    asked = told(run, steps, runtime)
+    card = card or in_process(asked, "ceiling")
     if isinstance(card, str):
         raise ParibusError(card.removeprefix("error: "))
     length, batch = run.packing.length, run.budget.batch_tokens
@@ -336,7 +343,7 @@ def measure(
     failed: dict[str, str] = {}
     for _ in range(repeats):
         for name in contenders:
-            measured = _process({**asked, "contender": name})
+            measured = in_process(asked, name)
             if isinstance(measured, str):
                 failed[name] = measured
             else:
@@ -349,7 +356,7 @@ def measure(
         row["ratio"] = row["tokens_per_second"] / max(peers) if peers else math.nan
     _print(rows, failed)
     if json_file:
-        told = {
+        all_of_it = {
             **head(title),
             "card": card,
             **asked,
@@ -358,7 +365,7 @@ def measure(
             "failed": failed,
             "processes": found,
         }
-        json_file.write_text(json.dumps(told, indent=1) + "\n")
+        json_file.write_text(json.dumps(all_of_it, indent=1) + "\n")
 
 
 def _row(name: str, processes: list[dict[str, Any]], batch: int, flops: float, ceiling: float) -> dict[str, Any]:
