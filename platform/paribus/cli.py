@@ -88,6 +88,9 @@ Compile = Annotated[
         callback=_among("compile", *COMPILE),
     ),
 ]
+Compiles = Annotated[
+    list[str], typer.Option(help="Ours, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
+]
 Sdpa = Annotated[
     str,
     typer.Option(
@@ -101,6 +104,9 @@ Allow = Annotated[
     typer.Option(help="Give verdicts though this differs between arms: code, libraries or card. The table says so."),
 ]
 Loaders = Annotated[int, typer.Option(min=0, help="Processes a worker that make batches ahead, for a fast device.")]
+Base = Annotated[str, typer.Option(help="`paribus list bases`.")]
+Batch = Annotated[str | None, typer.Option(help="Rows x tokens of a step, as 64x512; default: the scale's.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write all of it there.")]
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
@@ -1061,13 +1067,11 @@ def bench_devices(
 
 @bench.command("train")
 def bench_train(
-    base: Annotated[str, typer.Option(help="`paribus list bases`.")] = "bert",
+    base: Base = "bert",
     scale: Scale = "small",
     sets: Sets = None,
-    batch: Annotated[str | None, typer.Option(help="Rows x tokens of a step, as 64x512; default: the scale's.")] = None,
-    compile: Annotated[
-        list[str], typer.Option(help="Ours, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
-    ] = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
+    batch: Batch = None,
+    compile: Compiles = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
     sdpa: Sdpa = "auto",
     peer: Annotated[
         list[str] | None,
@@ -1080,7 +1084,7 @@ def bench_train(
     repeats: Annotated[int, typer.Option(min=1, help="Processes of each, in turn.")] = 1,
     device: Device = "auto",
     threads: Threads = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all of it there.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Pretraining's tokens a second beside transformers'.  Example: paribus bench train --peer transformers"""
     from paribus.bench.train import measure as measure_training
@@ -1096,18 +1100,16 @@ def bench_train(
 
 @bench.command("curves")
 def bench_curves(
-    base: Annotated[str, typer.Option(help="`paribus list bases`.")] = "bert",
+    base: Base = "bert",
     scale: Scale = "small",
     sets: Sets = None,
-    compile: Annotated[
-        list[str], typer.Option(help="Ours, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
-    ] = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
+    compile: Compiles = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
     sdpa: Sdpa = "auto",
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each.")] = 3,
     steps: Annotated[int | None, typer.Option(min=1, help="Of each training; default: the scale's.")] = None,
     device: Device = "auto",
     threads: Threads = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all of it there.")] = None,
+    json_file: JsonFile = None,
     plot_file: Annotated[Path | None, typer.Option("--plot", help="Also draw it; .pdf, .png or .svg.")] = None,
 ) -> None:
     """Losses by fast and by plain steps, beside what seeds do to them.  Example: paribus bench curves --scale tiny"""
@@ -1124,19 +1126,17 @@ def bench_curves(
 
 @bench.command("together")
 def bench_together(
-    base: Annotated[str, typer.Option(help="`paribus list bases`.")] = "bert",
+    base: Base = "bert",
     scale: Scale = "small",
     sets: Sets = None,
-    batch: Annotated[str | None, typer.Option(help="Rows x tokens of a step, as 64x512; default: the scale's.")] = None,
+    batch: Batch = None,
     counts: Annotated[str, typer.Option(help="Runs at once, one number after the other.")] = "1,2,4,8",
-    compile: Annotated[
-        list[str], typer.Option(help="Each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
-    ] = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
+    compile: Compiles = ["off", "graphs"],  # noqa: B006  -- typer shows it and changes nothing in it
     sdpa: Sdpa = "auto",
     seconds: Annotated[float, typer.Option(min=0.1, help="Of the window over which all are timed.")] = 20.0,
     device: Device = "auto",
     threads: Threads = 1,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all of it there.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Several runs at once on one device beside one alone.  Example: paribus bench together --counts 1,4"""
     from paribus.bench.together import measure as measure_together
