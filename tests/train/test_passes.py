@@ -1,9 +1,11 @@
 """Compiled passes: the same numbers, one graph, no recompilation, and no end of a run where there is no compiler."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.backends.debugging import aot_eager
@@ -12,6 +14,8 @@ from torch.utils._pytree import tree_flatten
 
 from paribus.bench.devices import random_rows
 from paribus.data.packing import load, save
+from paribus.data.vocabulary import PAD
+from paribus.objectives.batch import Micro
 from paribus.objectives.module import Pretrained
 from paribus.objectives.pretrain import prepare, pretrain
 from paribus.plan.stages import Pretraining
@@ -119,7 +123,7 @@ class Replay:
 
     made = 0
 
-    def __init__(self, compute: Callable[..., Any], inputs: Any) -> None:
+    def __init__(self, compute: Callable[..., Any], inputs: Any, pool: object) -> None:
         Replay.made += 1
         self._compute, self._structure = compute, tree_flatten(inputs)[1]
         self._parameters = list(compute.__self__.parameters())  # type: ignore[attr-defined]
@@ -153,6 +157,7 @@ def test_graphs_of_two_turns_keep_gradients_of_their_own_and_move_only_these(
     monkeypatch.setattr(passes, "Graph", Replay)
     monkeypatch.setattr(torch, "compile", lambda compute, **_: compute)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(Replay, "made", 0)
     steps, module = prepare(spec, 0, load(tmp_path, "train"), SIZE, ON, Ranks())
     fit(module, steps, 6, spec.precision, ON, [Replaying()])
@@ -178,6 +183,21 @@ def test_compiled_without_padding_trains_as_with_it(
     module, compiled = trained(spec, packed, ON)
     assert module.passes.how == "on" and "index_copy" in computed
     assert compiled == pytest.approx(plain, abs=1e-5)
+
+
+def test_however_much_padding_is_left_out_it_is_compiled_once(
+    tmp_path: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: True)
+    monkeypatch.setattr("paribus.objectives.loader._up", lambda number, step: -(-number // 8) * 8)
+    full = random_rows(32, SIZE)
+    lengths = np.random.default_rng(0).integers(4, 24, len(full.tokens)).astype(full.lengths.dtype)
+    tokens = np.where(np.arange(32) < lengths[:, None], full.tokens, PAD).astype(full.tokens.dtype)
+    save([replace(full, tokens=tokens, lengths=lengths)], tmp_path, "train", SIZE)
+    kept = set()
+    monkeypatch.setattr(Micro, "vary", lambda micro, vary=Micro.vary: kept.add(len(micro.kept_N)) or vary(micro))
+    module, _ = trained(pretraining(), tmp_path, ON.model_copy(update={"micro_batch_rows": 32}))
+    assert module.passes.how == "on" and len(kept) > 1 and graphs() == 1
 
 
 def test_steps_and_arms_of_one_shape_are_compiled_once(tmp_path: Path, pretraining: Make) -> None:

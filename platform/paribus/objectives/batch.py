@@ -155,6 +155,14 @@ class Micro:
         """The same in memory that a GPU reads while this process goes on."""
         return replace(self, **{n: t.pin_memory() for n, t in self.tensors().items()})
 
+    def vary(self) -> None:
+        """Tell the compiler that there are others of this shape but for N and S: one graph shall do for all of them."""
+        import torch._dynamo  # takes its time, and is seldom asked for
+
+        for tensor in (self.kept_N, self.starts_S):
+            if tensor is not None:
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+
     def tensors(self) -> dict[str, Tensor]:
         """By name, those that are there."""
         return {f.name: tensor for f in fields(self) if (tensor := getattr(self, f.name)) is not None}

@@ -24,7 +24,11 @@ class Pretrained(Trained):
 
     def transfer_batch_to_device(self, batch: Step, device: torch.device, dataloader_idx: int) -> Step:
         """The step on the device, cut before it is there: to cut it later is to wait for the device."""
-        return (batch.cut(self.micro_rows) if self.micro_rows else batch).to(device)
+        there = (batch.cut(self.micro_rows) if self.micro_rows else batch).to(device)
+        if self.passes.how != "off":
+            for micro in there.micros:
+                micro.vary()
+        return there
 
     def most_rows(self, batch: Step) -> int:
         return max(len(micro.tokens_BT) for micro in batch.micros)

@@ -32,6 +32,7 @@ class Passes:
         self._compiled: dict[Callable[..., Parts], Callable[..., Parts]] = {}
         self._seen: dict[object, int] = {}
         self._graphs: dict[object, Graph] = {}
+        self._pool: Any = None
         self._turn = 0
         self._gradients: dict[int, list[Tensor | None]] = {}
 
@@ -64,6 +65,7 @@ class Passes:
         """Give back the memory of graphs; they are captured again when they are needed."""
         self._seen.clear()
         self._graphs.clear()
+        self._pool = None
         self._gradients.clear()
 
     def _compile(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> None:
@@ -108,7 +110,8 @@ class Passes:
                 return None
             before = torch.cuda.get_rng_state()
             try:
-                graph = self._graphs[shapes] = Graph(self._compiled[compute], inputs)
+                self._pool = self._pool or torch.cuda.graph_pool_handle()
+                graph = self._graphs[shapes] = Graph(self._compiled[compute], inputs, self._pool)
             except Exception as error:  # out of memory too: without graphs it fitted
                 _leave_capture(before)
                 self._settle("on", error)
@@ -140,9 +143,12 @@ class Graph:
     """Both passes of one shape as a CUDA graph: one launch a micro-batch. It adds to the gradients where they are.
 
     Dropout draws what it would without the graph: a replay begins where the device's generator stands.
+
+    Graphs of one pool take the memory for what lies between the passes in turn: nothing of it outlives a replay, and
+    parts, which do, are given away as copies before the next.
     """
 
-    def __init__(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> None:
+    def __init__(self, compute: Callable[..., Parts], inputs: tuple[Any, ...], pool: Any) -> None:
         leaves, structure = tree_flatten(inputs)
         self._inputs = [leaf.clone() for leaf in leaves]
         self._graph = torch.cuda.CUDAGraph()
@@ -151,7 +157,7 @@ class Graph:
         torch.set_autocast_cache_enabled(False)
         try:
             # Batches are made, and pinned, in another thread meanwhile.
-            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
                 loss, parts = compute(*structure.unflatten(self._inputs))
                 loss.backward()  # type: ignore[no-untyped-call]
                 self._parts = {name: part.detach() for name, part in parts.items()}
