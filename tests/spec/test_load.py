@@ -64,6 +64,7 @@ def told(text: str) -> str:
         ("", "basket.yaml: expected keys and values, found null"),
         ("{name: a, name: b}", "basket.yaml, line 1: key 'name' is given twice"),
         ("name: a\ncount: [1", "basket.yaml, line 2: "),
+        ('name: "a \\ud800"', "basket.yaml, line 1: '\\ud800' is half of a surrogate pair, which is no character"),
     ],
 )
 def test_an_error_names_file_key_finding_and_choices_in_one_line(text: str, expected: str) -> None:

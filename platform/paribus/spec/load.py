@@ -20,7 +20,14 @@ S = TypeVar("S", bound=BaseModel)
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 with two repairs: 1e-4 is a number, and a key said twice is an error."""
+    """YAML 1.1 with three repairs: 1e-4 is a number, and a key said twice and half of a character are errors."""
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
+        found = super().construct_scalar(node)
+        if isinstance(found, str) and (half := re.search("[\ud800-\udfff]", found)):
+            problem = f"{half[0]!r} is half of a surrogate pair, which is no character"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+        return found
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
