@@ -94,6 +94,9 @@ def test_a_folder_is_checked_by_whatever_tasks_have_files_there(project: Path) -
     assert error.startswith("error: data check experiments: the files of no task are there")
     _, error = paribus(project, "data", "check", "cloze", code=2)
     assert error.count("\n") == 1 and "no files to check, its data are of kind 'built'" in error
+    said, error = paribus(project, "data", "check", "qqp", code=2)
+    assert "has no train.tsv" in said
+    assert error == "error: data check qqp: none of its files is there; `paribus data list` says where they go\n"
 
 
 def test_a_file_that_is_mostly_unreadable_is_refused_in_one_line(project: Path) -> None:

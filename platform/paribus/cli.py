@@ -861,6 +861,8 @@ def data_check(
     refused = [f"{name} {file.split}" for name, files in found.items() for file in files if file.there > file.usable]
     if refused:
         raise ParibusError(f"data check {what}: {len(refused)} files cannot be used: {', '.join(refused)}")
+    if not any(file.there for files in found.values() for file in files):
+        raise ParibusError(f"data check {what}: none of its files is there; `paribus data list` says where they go")
 
 
 doctor = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
