@@ -356,6 +356,21 @@ def test_check_fails_while_a_claim_is_open_and_says_which(claimed: Store, paribu
     paribus("table", "mine", "--scale", "debug")
 
 
+def test_check_of_a_papers_table_counts_the_claims_of_an_experiment_without_runs(
+    claimed: Store, paribus: Paribus
+) -> None:
+    mine = Path("experiments/mine.yaml")
+    fields = {**yaml.safe_load(mine.read_text()), "reproduces": "roberta-table1"}
+    mine.write_text(yaml.safe_dump({**fields, "claims": fields["claims"][:1]}))
+    other = {**fields, "claims": [{**fields["claims"][0], "direction": "worse"}], "set": {"optimizer.lr": 1e-3}}
+    mine.with_name("other.yaml").write_text(yaml.safe_dump(other))
+    _, said = paribus("table", "roberta-table1", "--scale", "debug", "--check", code=1)
+    assert said.splitlines() == [
+        "met: dynamic better on mlm.loss (helps)",
+        "undecided: dynamic worse on mlm.loss (no difference is measured)",
+    ]
+
+
 def test_check_without_claims_is_an_error(store: Store, paribus: Paribus) -> None:
     _, said = paribus("table", "masking", "--scale", "debug", "--check", code=2)
     assert said == "error: --check: masking declares no `claims`\n"

@@ -164,19 +164,22 @@ def tables_for(
         known = [*project.experiments.paths, *project.tables.paths]
         raise SpecError(f"no experiment or paper table is called {name!r}" + suggest(name, known))
     paper, found, without = project.tables.get(name), [], []
+    claims: list[Checked] = []  # of those without runs: who asks whether claims hold shall hear of them too
     for experiment in reproducing(project, name):
         try:
             made = table(experiment, paper)
         except DataError as error:  # the data of a paper's tasks are the user's: without them the paper's own is shown
             without.append(f"There are no runs of {experiment} here: {error}")
-            continue
-        if any(row.arm for row in made.rows):
-            found.append(made)
         else:
+            if any(row.arm for row in made.rows):
+                found.append(made)
+                continue
             without.append(made.notes[0])
+        claims += [check(claim, None, None) for claim in project.experiments.get(experiment).claims]
     if not found:
-        return [paper_table(paper, *(without or [unreproduced(paper)]))]
-    return [*found[:-1], replace(found[-1], notes=(*found[-1].notes, *without))]
+        return [replace(paper_table(paper, *(without or [unreproduced(paper)])), claims=tuple(claims))]
+    last = found[-1]
+    return [*found[:-1], replace(last, notes=(*last.notes, *without), claims=(*last.claims, *claims))]
 
 
 def reproducing(project: Project, name: str) -> list[str]:
