@@ -84,7 +84,7 @@ COMPILE, SDPA = ("off", "on", "graphs"), ("auto", "cudnn", "flash", "efficient",
 Compile = Annotated[
     str,
     typer.Option(
-        help="How pretraining is computed: off, as written; on, by torch.compile; graphs, and CUDA graphs.",
+        help="How steps are computed: off, as written; on, pretraining by torch.compile; graphs, and CUDA graphs.",
         callback=_among("compile", *COMPILE),
     ),
 ]

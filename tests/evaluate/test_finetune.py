@@ -30,6 +30,7 @@ from paribus.data.vocabulary import Vocabulary
 from paribus.errors import Stopped
 from paribus.evaluate import finetune as module
 from paribus.evaluate import predictions
+from paribus.evaluate.batch import Batch
 from paribus.evaluate.features import Feature, features, items_of, load, make
 from paribus.evaluate.finetune import Best, Epochs, Split, Tuned, best_span, finetune, predict
 from paribus.evaluate.held_out import load_encoder
@@ -296,12 +297,14 @@ def test_a_batch_for_which_memory_runs_out_has_the_gradients_and_answers_of_its_
 ) -> None:
     tuned = Tuned(load_encoder(small, SIZE, pretrained), 32, recipe(kind), 10, 0, 0.5)
     asked = split(kind, items(kind, documents, 11), vocabulary)
-    pieces = tuned.cut([asked.features], 4)
+    steps = tuned.step([asked.features]), tuned.cut(tuned.step([asked.features]), 4)
+    pieces = steps[1].pieces
     assert len(pieces) > 2 and max(map(len, pieces)) <= 4 and sum(pieces, []) == asked.features
     gradients = []
-    for batch in ([asked.features], pieces):
+    for step in steps:
         tuned.zero_grad()
-        for loss, _ in tuned._parts(batch):
+        for loss, _ in tuned._parts(step):
+            assert loss is not None
             loss.backward()
         gradients.append({name: p.grad.clone() for name, p in tuned.named_parameters() if p.grad is not None})
     for name, gradient in gradients[0].items():
@@ -309,7 +312,7 @@ def test_a_batch_for_which_memory_runs_out_has_the_gradients_and_answers_of_its_
     tuned.eval()
     whole, forward = predict(tuned, asked), tuned.forward
 
-    def small_device(batch: Sequence[Feature]) -> torch.Tensor:
+    def small_device(batch: Batch) -> torch.Tensor:
         if len(batch) > 4:
             raise torch.OutOfMemoryError
         return forward(batch)
@@ -324,7 +327,7 @@ def test_the_record_of_a_finetuning_says_how_often_memory_ran_out(
 ) -> None:
     forward = Tuned.forward
 
-    def small_device(self: Tuned, batch: Sequence[Feature]) -> torch.Tensor:
+    def small_device(self: Tuned, batch: Batch) -> torch.Tensor:
         if self.training and len(batch) > 4:
             raise torch.OutOfMemoryError
         return forward(self, batch)
@@ -426,7 +429,8 @@ def test_the_loss_of_choices_is_over_the_options_of_each_item() -> None:
     slow = [
         F.cross_entropy(part.T, torch.tensor([label])) for part, label in zip(out.split(numbers), labels, strict=True)
     ]
-    assert module.task_loss(task("multiple-choice"), out, batch) == pytest.approx(float(torch.stack(slow).mean()))
+    found = module.task_loss(task("multiple-choice"), out, Batch.of(batch, 8, task("multiple-choice")))
+    assert found == pytest.approx(float(torch.stack(slow).sum()))
 
 
 def test_the_loss_of_spans_is_the_mean_of_both_ends_over_tokens_but_padding() -> None:
@@ -440,7 +444,8 @@ def test_the_loss_of_spans_is_the_mean_of_both_ends_over_tokens_but_padding() ->
         for row, feature in enumerate(batch)
         for side in (0, 1)
     ]
-    assert module.task_loss(task("span-qa"), out, batch) == pytest.approx(float(torch.stack(slow).mean()))
+    found = module.task_loss(task("span-qa"), out, Batch.of(batch, 8, task("span-qa")))
+    assert found == pytest.approx(float(torch.stack(slow).sum() / 2))
 
 
 @given(st.data())

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.replay import Replay, stand_in
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from paribus.bench.devices import random_rows
 from paribus.data.packing import load, save
@@ -118,25 +118,6 @@ def test_seeds_of_replaced_token_detection_share_what_was_compiled(
         assert graphs() == pieces
 
 
-class Replay:
-    """Adds to gradients where they were when it was made, as a CUDA graph does."""
-
-    made = 0
-
-    def __init__(self, compute: Callable[..., Any], inputs: Any, pool: object) -> None:
-        Replay.made += 1
-        self._compute, self._structure = compute, tree_flatten(inputs)[1]
-        self._parameters = list(compute.__self__.parameters())  # type: ignore[attr-defined]
-        self._there = [parameter.grad for parameter in self._parameters]
-
-    def __call__(self, leaves: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-        loss, parts = self._compute(*self._structure.unflatten(leaves))
-        loss.backward()
-        for parameter, gradient in zip(self._parameters, self._there, strict=True):
-            assert parameter.grad is gradient
-        return parts
-
-
 class Replaying(pl.Callback):
     """From the second step on; the first has been told that there is no GPU."""
 
@@ -154,11 +135,8 @@ def test_graphs_of_two_turns_keep_gradients_of_their_own_and_move_only_these(
     spec = pretraining(objective={"kind": "rtd", "masking": "dynamic", "sharing": sharing})
     save([random_rows(32, SIZE)], tmp_path, "train", SIZE)  # all full, so of one shape
     plain, _ = trained(spec, tmp_path, ON.model_copy(update={"compile": "off"}))
-    monkeypatch.setattr(passes, "Graph", Replay)
+    stand_in(monkeypatch)
     monkeypatch.setattr(torch, "compile", lambda compute, **_: compute)
-    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: None)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
-    monkeypatch.setattr(Replay, "made", 0)
     steps, module = prepare(spec, 0, load(tmp_path, "train"), SIZE, ON, Ranks())
     fit(module, steps, 6, spec.precision, ON, [Replaying()])
     assert Replay.made >= (1 if sharing == "es" else 2) and module.passes.how == "graphs"

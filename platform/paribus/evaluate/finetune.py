@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from paribus.data.formats import ChoiceItem, Item, SpanItem
-from paribus.data.vocabulary import PAD
 from paribus.evaluate import predictions
+from paribus.evaluate.batch import Batch, Step
 from paribus.evaluate.features import IGNORED, Feature, items_of, load
 from paribus.evaluate.metrics import best_null_threshold, options, score
 from paribus.evaluate.predictions import Prediction
@@ -32,7 +32,6 @@ from paribus.nn.build import build_encoder
 from paribus.nn.encoder import Encoder
 from paribus.nn.heads import LayerReader, PooledHead, TokenHead
 from paribus.nn.init import initialise
-from paribus.nn.unpadded import Unpadded
 from paribus.plan.stages import TaskTuning
 from paribus.seeds import seed_for
 from paribus.spec import model as spec
@@ -46,6 +45,8 @@ from paribus.train.fit import device, fit
 from paribus.train.lightning import pl
 from paribus.train.memory import in_parts
 from paribus.train.module import Losses, Trained
+from paribus.train.passes import Parts, Passes
+from paribus.train.tensors import ahead
 from paribus.train.watch import Diverged, Watch
 
 POOL = 16  # batches whose items are sorted by length among themselves
@@ -54,7 +55,7 @@ SCHEDULES = {"linear": Linear, "cosine": Cosine}
 
 
 class Tuned(Trained):
-    """An encoder and a task's head. `forward` gives the head's output for a batch of features."""
+    """An encoder and a task's head. `forward` gives the head's output for a batch."""
 
     def __init__(self, encoder: Encoder, width: int, asked: TaskTuning, steps: int, seed: int, std: float) -> None:
         restart = seed_for(seed, "restart", asked.restart)
@@ -69,6 +70,7 @@ class Tuned(Trained):
             self.reader = LayerReader(asked.frozen.layers, len(encoder.blocks), width, asked.frozen.lstm_width)
             initialise(self.reader, self._seed, std, "reader")
             width = self.reader.width
+        self.passes: Passes = Passes(self, compiles=False)
         self.head = make_head(asked.task, width, asked)
         initialise(self.head, self._seed, std, "head")
 
@@ -79,17 +81,14 @@ class Tuned(Trained):
             self.encoder.eval()
         return self
 
-    def forward(self, batch: Sequence[Feature]) -> Tensor:
-        tokens_BT, segments_BT, padding_BT = tensors(batch, self.length)
-        rows = Unpadded.of(padding_BT).to(self.device)
-        tokens_BT, segments_BT, padding_BT = tokens_BT.to(self.device), segments_BT.to(self.device), rows.unseen
+    def forward(self, batch: Batch) -> Tensor:
         if self.reader is None:
-            hidden_BTD = self.encoder(tokens_BT, segments_BT, rows)
+            hidden_BTD = self.encoder(batch.tokens_BT, batch.segments_BT, batch.unseen)
         else:
             with torch.no_grad():
-                layers = self.encoder.states(tokens_BT, segments_BT, rows).layers
-            hidden_BTD = self.reader(layers, padding_BT)
-        out: Tensor = self.head(hidden_BTD, padding_BT)
+                layers = self.encoder.states(batch.tokens_BT, batch.segments_BT, batch.unseen).layers
+            hidden_BTD = self.reader(layers, batch.padding_BT)
+        out: Tensor = self.head(hidden_BTD, batch.padding_BT)
         return out
 
     def share_of_rate(self, name: str) -> float:
@@ -98,27 +97,41 @@ class Tuned(Trained):
             1.0 if part != "encoder" else self.layer_decay ** (len(self.encoder.blocks) + 2 - self.encoder.depth(rest))
         )
 
-    def training_step(self, batch: Sequence[Feature], _: int) -> None:
-        self.update(self.cut([batch], self.micro_rows) if self.micro_rows else [batch], self._parts)
+    def training_step(self, batch: Step, _: int) -> None:
+        self.update(batch, self._parts)
 
-    def _parts(self, pieces: Sequence[Sequence[Feature]]) -> Losses:
+    def _parts(self, step: Step) -> Losses:
+        for batch in step.batches:
+            yield self.passes(self.part, batch, step.terms)
+
+    def part(self, batch: Batch, terms: Tensor) -> Parts:
+        """What a batch adds to the loss of a step of so many terms."""
+        loss = task_loss(self.task, self(batch).float(), batch) / terms
+        return loss, {"loss": loss}
+
+    def step(self, pieces: Sequence[Sequence[Feature]]) -> Step:
+        """The pieces that have something to learn from. For graphs their padding stays: it would make many shapes."""
         counts = [terms(self.task, piece) for piece in pieces]
-        for piece, count in zip(pieces, counts, strict=True):
-            if count:
-                loss = task_loss(self.task, self(piece).float(), piece) * (count / sum(counts))
-                yield loss, {"loss": loss}
+        asked = [list(piece) for piece, count in zip(pieces, counts, strict=True) if count]
+        unpadded = self.passes.how != "graphs"
+        batches = [Batch.of(piece, self.length, self.task, unpadded) for piece in asked]
+        return Step(asked, batches, torch.tensor(float(sum(counts))))
 
-    def cut(self, batch: Sequence[Sequence[Feature]], rows: int) -> list[list[Feature]]:
+    def cut(self, batch: Step, rows: int) -> Step:
         """Pieces of at most `rows` features; the options of a question stay together."""
         pieces: list[list[Feature]] = []
-        for unit in units_of([feature for piece in batch for feature in piece]):
+        for unit in units_of([feature for piece in batch.pieces for feature in piece]):
             if not pieces or len(pieces[-1]) + len(unit) > rows:
                 pieces.append([])
             pieces[-1] += unit
-        return pieces
+        return self.step(pieces).to(self.device)
 
-    def most_rows(self, batch: Sequence[Sequence[Feature]]) -> int:
-        return max(map(len, batch))
+    def transfer_batch_to_device(self, batch: Step, device: torch.device, dataloader_idx: int) -> Step:
+        """The step on the device, in pieces that fit there."""
+        return self.cut(batch, self.micro_rows) if self.micro_rows else batch.to(device)
+
+    def most_rows(self, batch: Step) -> int:
+        return max(map(len, batch.pieces))
 
 
 def make_head(task: Task, width: int, asked: TaskTuning) -> nn.Module:
@@ -135,18 +148,6 @@ def make_head(task: Task, width: int, asked: TaskTuning) -> nn.Module:
     raise TypeError(f"no head for {task.kind}")
 
 
-def tensors(batch: Sequence[Feature], length: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, segments and padding of a batch, (B, T) each, padded to its longest in eights, but not beyond `length`."""
-    longest = min(length, -(-max(len(feature.ids) for feature in batch) // 8) * 8)
-    tokens = np.full((len(batch), longest), PAD, dtype=np.int64)
-    segments = np.zeros((len(batch), longest), dtype=np.int64)
-    for row, feature in enumerate(batch):
-        tokens[row, : len(feature.ids)] = feature.ids
-        if feature.second:
-            segments[row, feature.second : len(feature.ids)] = 1
-    return torch.from_numpy(tokens), torch.from_numpy(segments), torch.from_numpy(tokens == PAD)
-
-
 def units_of(features: Sequence[Feature]) -> list[list[Feature]]:
     """What a batch counts: the options of one question together, other features by themselves."""
     units: list[list[Feature]] = []
@@ -158,36 +159,32 @@ def units_of(features: Sequence[Feature]) -> list[list[Feature]]:
     return units
 
 
-def terms(task: Task, batch: Sequence[Feature]) -> int:
-    """How many terms `task_loss` is the mean of."""
+def terms(task: Task, features: Sequence[Feature]) -> int:
+    """How many terms the loss is the mean of: items, or labelled words."""
     if isinstance(task, Tagging):
-        return sum(target != IGNORED for f in batch if isinstance(f.target, list) for target in f.target)
-    return sum(feature.option == 0 for feature in batch)
+        return sum(target != IGNORED for f in features if isinstance(f.target, list) for target in f.target)
+    return sum(feature.option == 0 for feature in features)
 
 
-def task_loss(task: Task, out: Tensor, batch: Sequence[Feature]) -> Tensor:
-    """The mean loss of a batch: over items, over labelled words, or over the two ends of answers."""
-    targets = [feature.target for feature in batch]
+def task_loss(task: Task, out: Tensor, batch: Batch) -> Tensor:
+    """The loss of a batch, summed over its terms: items, or labelled words. Of an answer it is the mean of two ends."""
+    assert batch.targets is not None
     match task:
         case Sentence() | Pair():
-            return F.cross_entropy(out, torch.tensor(targets, device=out.device))
+            return F.cross_entropy(out, batch.targets, reduction="sum")
         case Regression():
-            return F.mse_loss(out[:, 0], torch.tensor(targets, device=out.device, dtype=out.dtype))
+            return F.mse_loss(out[:, 0], batch.targets, reduction="sum")
         case Tagging():
-            padded = [[*t, *([IGNORED] * (out.shape[1] - len(t)))] for t in targets if isinstance(t, list)]
-            return F.cross_entropy(out.flatten(0, 1), torch.tensor(padded, device=out.device).flatten())
+            return F.cross_entropy(out.flatten(0, 1), batch.targets.flatten(), reduction="sum")
         case MultipleChoice():
-            firsts = [row for row, feature in enumerate(batch) if feature.option == 0]
-            items = np.cumsum([feature.option == 0 for feature in batch]) - 1
-            places = [feature.option for feature in batch]
-            scores = torch.full((len(firsts), max(places) + 1), float("-inf"), device=out.device)
-            scores = scores.index_put((torch.from_numpy(items), torch.tensor(places)), out[:, 0])
-            return F.cross_entropy(scores, torch.tensor([targets[row] for row in firsts], device=out.device))
+            assert batch.options_QO is not None
+            missing_QO = batch.options_QO < 0
+            options = batch.options_QO.masked_fill(missing_QO, 0).flatten()
+            scores_QO = out[:, 0].index_select(0, options).view_as(missing_QO).masked_fill(missing_QO, -math.inf)
+            return F.cross_entropy(scores_QO, batch.targets, reduction="sum")
         case SpanQa():
-            lengths_B = torch.tensor([len(feature.ids) for feature in batch])
-            padding_BT = torch.arange(out.shape[1]) >= lengths_B[:, None]
-            scores = out.masked_fill(padding_BT.to(out.device)[:, :, None], float("-inf"))
-            return F.cross_entropy(scores, torch.tensor(targets, device=out.device))
+            scores = out.masked_fill(batch.padding_BT[:, :, None], -math.inf)
+            return F.cross_entropy(scores, batch.targets, reduction="sum") / 2
     raise TypeError(f"no loss for {task.kind}")
 
 
@@ -222,6 +219,20 @@ class Epochs:
                 batches += [pool[at : at + self._size] for at in range(0, len(pool), self._size)]
             for number in rng.permutation(len(batches)):
                 yield [feature for unit in batches[number] for feature in self._units[unit]]
+
+
+class Steps:
+    """The steps of a fine-tuning, each made while a device works on the one before."""
+
+    def __init__(self, batches: Epochs, module: Tuned, where: torch.device) -> None:
+        self._batches, self._module, self._pinned = batches, module, where.type == "cuda"
+
+    def __iter__(self) -> Iterator[Step]:
+        return ahead(self._batches, self._made)
+
+    def _made(self, features: list[Feature]) -> Step:
+        step = self._module.step([features])
+        return step.pin_memory() if self._pinned else step
 
 
 @dataclass(frozen=True)
@@ -294,17 +305,22 @@ def finetune(
         return score_all(asked.task, choosing, withheld, (metric,))[metric]
 
     checkpoint, batches.first = newest(work) or (None, 0)
+    where = device(runtime)
+    if runtime.compile == "graphs" and where.type == "cuda":
+        module.passes.how = "graphs"
     watch = Watch(work.scratch, batches.steps, asked.batch_items, float("inf"), batches.first, unit="items")
     best = Best(batches.a_pass, asked.patience, measure) if asked.keep == "best" else None
     callbacks = [watch, *([best] if best else []), Checkpoints(work, runtime.checkpoint_seconds)]
     try:
-        fit(module, batches, batches.steps, asked.precision, runtime, callbacks, checkpoint)
+        fit(module, Steps(batches, module, where), batches.steps, asked.precision, runtime, callbacks, checkpoint)
     except Diverged as error:
         return {"outcome": "diverged", "diverged_step": error.step}
+    finally:
+        module.passes.forget()
     if best is not None:
         module.load_state_dict(best.weights)
         work.row("best_epoch", best.epoch)
-    module.to(device(runtime)).eval()
+    module.to(where).eval()
     predicted = predict(module, choosing, work.may_stop)
     threshold = threshold_of(asked.task, choosing, predicted)
     if threshold is not None:
@@ -330,6 +346,7 @@ def finetune(
         "seconds": watch.seconds,
         "resumed_at": batches.first,
         "out_of_memory": module.out_of_memory,
+        "compile": module.passes.how,
         "sdpa": runtime.sdpa,
     }
 
@@ -441,7 +458,12 @@ def predict(module: Tuned, split: Split, may_stop: Callable[[], None] = lambda: 
 
 def _outputs(module: Tuned, asked: Sequence[Feature]) -> Iterator[tuple[list[Feature], Tensor]]:
     for batch in by_length(asked):
-        yield from in_parts(lambda part: (part, module(part).float().cpu()), batch)
+        yield from in_parts(lambda part: (part, _output(module, part)), batch)
+
+
+def _output(module: Tuned, features: Sequence[Feature]) -> Tensor:
+    out: Tensor = module(Batch.of(features, module.length).to(module.device))
+    return out.float().cpu()
 
 
 def by_length(asked: Sequence[Feature]) -> Iterator[list[Feature]]:

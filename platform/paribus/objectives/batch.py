@@ -1,23 +1,23 @@
 """What a LightningModule is fed: one optimizer step, cut into the pieces that fit through the network at once."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._pytree import register_pytree_node
 
 from paribus.data.vocabulary import PAD
 from paribus.nn.unpadded import Padding, Unpadded
+from paribus.train.tensors import Tensors
 
 IGNORED = -100
 """The label that cross entropy leaves out: torch's default."""
 
 
 @dataclass(frozen=True)
-class Micro:
+class Micro(Tensors):
     """Rows through the network at once. B rows, T tokens, M predicted places.
 
     tokens_BT: input ids.  padding_BT: True at [PAD], None where there is none.  segments_BT: 0 or 1, None for all 0.
@@ -147,14 +147,6 @@ class Micro:
         places_M, targets_M = first.places_M[:0], first.targets_M[:0]
         return replace(first, places_M=places_M, targets_M=targets_M, labels_B=labels_B, draws_M=draws_M)
 
-    def to(self, device: torch.device, **options: Any) -> Self:
-        """The same on `device`."""
-        return replace(self, **{n: t.to(device, non_blocking=True) for n, t in self.tensors().items()})
-
-    def pin_memory(self) -> Self:
-        """The same in memory that a GPU reads while this process goes on."""
-        return replace(self, **{n: t.pin_memory() for n, t in self.tensors().items()})
-
     def vary(self) -> None:
         """Tell the compiler that there are others of this shape but for N and S: one graph shall do for all of them."""
         import torch._dynamo  # takes its time, and is seldom asked for
@@ -162,18 +154,6 @@ class Micro:
         for tensor in (self.kept_N, self.starts_S):
             if tensor is not None:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """By name, those that are there."""
-        return {f.name: tensor for f in fields(self) if (tensor := getattr(self, f.name)) is not None}
-
-
-def _unflatten(tensors: Iterable[Tensor], names: tuple[str, ...]) -> Micro:
-    return Micro(**{**dict.fromkeys(f.name for f in fields(Micro)), **dict(zip(names, tensors, strict=True))})  # type: ignore[arg-type]
-
-
-# A micro-batch is an input of graphs, which hold tensors of their own in its place.
-register_pytree_node(Micro, lambda m: (list(m.tensors().values()), tuple(m.tensors())), _unflatten)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """From packed rows to optimizer steps: an iterable that starts at any step."""
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from paribus.plan.stages import Pretraining
 from paribus.seeds import bits, seed_for
 from paribus.spec.objective import Mlm, Objective, Rtd
 from paribus.train.ranks import ALONE, Ranks
+from paribus.train.tensors import ahead
 
 
 class Steps:
@@ -60,8 +60,8 @@ class Steps:
     def __iter__(self) -> Iterator[Step]:
         numbers: Any = range(self.first, self._spec.budget.steps)
         if self.workers == 0:
-            return self._ahead()
-        ahead: DataLoader[Step] = DataLoader(
+            return ahead(numbers, self._ready)
+        loader: DataLoader[Step] = DataLoader(
             self,  # type: ignore[arg-type]
             batch_size=None,
             sampler=numbers,
@@ -70,19 +70,10 @@ class Steps:
             multiprocessing_context="fork",
             pin_memory=self._pinned,
         )
-        return iter(ahead)
+        return iter(loader)
 
     def __getitem__(self, number: int) -> Step:
         return self.step(number)
-
-    def _ahead(self) -> Iterator[Step]:
-        # The next step is made while the device works on this one: what is drawn does not depend on when.
-        last, coming = self._spec.budget.steps, None
-        with ThreadPoolExecutor(1) as ahead:
-            for number in range(self.first, last + 1):
-                made, coming = coming, ahead.submit(self._ready, number) if number < last else None
-                if made:
-                    yield made.result()
 
     def _ready(self, number: int) -> Step:
         return self.step(number).pin_memory() if self._pinned else self.step(number)

@@ -198,7 +198,8 @@ class Runtime(BaseModel):
     """Processes that make the batches of a pretraining ahead; 0 makes them between steps."""
     compile: Literal["off", "on", "graphs"] = "off"
     """How the steps of a pretraining are computed. off: as written; on: by torch.compile; graphs: each shape of
-    micro-batch also captured as a CUDA graph. Where that cannot be had the next best is done, and said."""
+    micro-batch also captured as a CUDA graph. Where that cannot be had the next best is done, and said. Fine-tuning is
+    never compiled; with graphs it is captured as it is written, where there is a GPU."""
     sdpa: Literal["auto", "cudnn", "flash", "efficient", "math"] = "auto"
     """The kernel of scaled dot product attention that is taken first, where it can compute what is asked for; auto
     leaves it to torch."""

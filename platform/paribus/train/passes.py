@@ -1,4 +1,4 @@
-"""How a micro-batch goes forward and backward: as written, compiled, or compiled and replayed as a CUDA graph.
+"""How a micro-batch goes forward and backward: as written, compiled, or replayed as a CUDA graph.
 
 What cannot be had is said once on standard error, and the next best is done: a run never ends for it.
 """
@@ -23,10 +23,13 @@ SHAPES = 64
 
 
 class Passes:
-    """What a module computes of a micro-batch, and where that is faster its backward pass as well."""
+    """What a module computes of a micro-batch, and where that is faster its backward pass as well.
 
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
+    What is not compiled is replayed as it is written: to compile many shapes would take longer than to train.
+    """
+
+    def __init__(self, module: nn.Module, compiles: bool = True) -> None:
+        self._module, self._compiles = module, compiles
         self.how: How = "off"
         """What is done, which may be less than what was asked for."""
         self._compiled: dict[Callable[..., Parts], Callable[..., Parts]] = {}
@@ -55,7 +58,7 @@ class Passes:
         """What `compute` says of `inputs`: the loss, None where its gradients are added up already, and its parts."""
         if self.how == "off":
             return compute(*inputs)
-        if compute not in self._compiled:
+        if self._compiles and compute not in self._compiled:
             self._compile(compute, inputs)
         if self.how == "graphs" and (parts := self._replay(compute, inputs)):
             return None, parts
@@ -91,7 +94,7 @@ class Passes:
 
     def _run(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> Parts:
         """Without a graph."""
-        if self.how != "off":
+        if self._compiles and self.how != "off":
             try:
                 return self._compiled[compute](*inputs)
             except torch.OutOfMemoryError:
@@ -111,10 +114,10 @@ class Passes:
             before = torch.cuda.get_rng_state()
             try:
                 self._pool = self._pool or torch.cuda.graph_pool_handle()
-                graph = self._graphs[shapes] = Graph(self._compiled[compute], inputs, self._pool)
+                graph = self._graphs[shapes] = Graph(self._compiled.get(compute, compute), inputs, self._pool)
             except Exception as error:  # out of memory too: without graphs it fitted
                 _leave_capture(before)
-                self._settle("on", error)
+                self._settle("on" if self._compiles else "off", error)
         return graph(leaves) if graph and self.how == "graphs" else None
 
     def _settle(self, how: How, why: object) -> None:
