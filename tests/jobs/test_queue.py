@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -28,9 +29,9 @@ NAME = "masking@debug"
 ROOT = Path(__file__).parents[2]
 
 
-def planned(seeds: int) -> list[PlannedRun]:
+def planned(seeds: int, **overrides: Any) -> list[PlannedRun]:
     """Two arms at `seeds` seeds."""
-    return plan(find(ROOT), "masking", "debug", seeds=seeds).runs
+    return plan(find(ROOT), "masking", "debug", seeds=seeds, overrides=overrides).runs
 
 
 @pytest.fixture(params=["journal", "postgresql"])
@@ -202,6 +203,18 @@ def test_two_runs_of_an_arm_that_fail_alike_stop_the_others_until_retried(queue:
         claim.done(0.0)
     assert queue.retry() == 4
     assert [claimed(queue).run.arm for _ in range(4)] == ["static"] * 4 and queue.claim() is None
+
+
+def test_failures_of_an_arm_do_not_count_against_its_runs_with_a_corrected_spec(queue: Queue) -> None:
+    queue.add([run for run in planned(3) if run.arm.label == "static"])
+    for _ in range(2):
+        claimed(queue).failed("no luck")
+    corrected = [run for run in planned(3, precision="bf16") if run.arm.label == "static"]
+    assert queue.add(corrected)["queued"] == 3
+    claimed(queue).failed("no luck")
+    assert statuses(queue) == ["failed"] * 4 + ["waiting"] * 2
+    claimed(queue).failed("no luck")
+    assert queue.claim() is None and statuses(queue) == ["failed"] * 6
 
 
 def test_a_run_whose_workers_keep_dying_has_failed_at_last(

@@ -33,6 +33,7 @@ from paribus.files import write_atomically
 from paribus.jobs.runs import QueuedRun, read_run, write_run
 from paribus.jobs.storage import PLAN, file_name, is_outage, open_storage, patiently, queues
 from paribus.plan.plan import PlannedRun
+from paribus.spec.base import canonical, digest
 from paribus.spec.load import suggest
 from paribus.store.lease import Lease, slurm_job
 from paribus.store.store import Store, writing
@@ -81,6 +82,8 @@ class Asked:
     priority: int
     needs: tuple[str, ...]
     """The keys of its stages up to its fine-tunings, which other runs may share."""
+    spec: str
+    """The digest of what it is but for its seed: an arm's runs of one spec fail alike, those of a corrected one not."""
     turn: int = 0
     """How often it was asked for again: only a trial of this turn says where it stands."""
     stopped: str | None = None
@@ -145,7 +148,8 @@ class Queue:
                 status, asked = known.get(run.key), plan.get(run.key)
                 if asked is None:
                     needs = tuple(stage.key for stage in run.stages if stage.kind != "finetune")
-                    plan[run.key] = Asked(run.key, run.arm.label, run.seed, run.trial, priority or 0, needs)
+                    spec = digest(canonical(run.arm.run))
+                    plan[run.key] = Asked(run.key, run.arm.label, run.seed, run.trial, priority or 0, needs, spec)
                     status = None
                 else:
                     new = asked.priority if priority is None else priority
@@ -333,32 +337,33 @@ class Queue:
         with self._changing(), lease.held():
             self._finish(trial_id, status, reason, value)
             if status == "failed":
-                self._stop_arm(self._storage.get_trial(trial_id).user_attrs["arm"], reason)
+                self._stop_arm(self._storage.get_trial(trial_id).user_attrs["run"], reason)
 
     @patiently
     def _preempted(self, trial_id: int, lease: Lease) -> None:
         with self._changing(), lease.held():
             self._put_back(trial_id)
 
-    def _stop_arm(self, arm: str, reason: str | None) -> None:
-        """Leave the rest of an arm alone that fails each time with the same words."""
+    def _stop_arm(self, run: str, reason: str | None) -> None:
+        """Leave the rest of the arm that `run` is of alone, if it fails each time with the same words."""
         latest = self._latest()
         plan = self._read()
+        spec = next((asked.spec for asked in plan if asked.run == run), None)  # None: the plan was deleted meanwhile
         alike = [
-            asked.run
+            asked
             for asked in plan
-            if asked.arm == arm
+            if asked.spec == spec
             and (entry := self._entry(asked, latest[asked.run])).status == "failed"
             and entry.reason == reason
             and not asked.stopped
         ]
         if len(alike) < ALIKE:
             return
-        waiting = {asked.run for asked, _ in self._waiting() if asked.arm == arm}
+        waiting = {asked.run for asked, _ in self._waiting() if asked.spec == spec}
         if waiting:
             why = f"not tried: {len(alike)} runs of this arm failed alike: {reason}"
             self._write(replace(asked, stopped=why) if asked.run in waiting else asked for asked in plan)
-            print(f"{self.name}: arm {arm} is stopped, {len(waiting)} runs {why}", file=sys.stderr)
+            print(f"{self.name}: arm {alike[0].arm} is stopped, {len(waiting)} runs {why}", file=sys.stderr)
 
     # --- the plan, and how a run is a trial ---
 
