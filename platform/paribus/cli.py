@@ -145,7 +145,7 @@ def _project() -> "Project":
 def _store(project: "Project") -> "Store":
     from paribus.store.store import Store
 
-    return Store(project.store)
+    return Store(project.store, project.settings.lease_seconds)
 
 
 def _plan(project: "Project", name: str, scale: str, seeds: int | None, sets: Iterable[str] | None) -> "Plan":

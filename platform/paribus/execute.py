@@ -407,7 +407,7 @@ def _child() -> int:
     project = find()
     run = build(Run, asked["run"], "run")
     runtime = Runtime.model_validate(asked["runtime"])
-    store = Store(Path(asked["store"]), runtime.lease_seconds)
+    store = Store(Path(asked["store"]), project.settings.lease_seconds)
     context = Context(project, store, runtime, run, stop, data_here=True)
     maker = Stages(run)
     try:

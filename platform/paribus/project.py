@@ -19,7 +19,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from paribus.errors import DataError, ParibusError, SpecError
 from paribus.files import read_cache, sha256, write_cache
@@ -66,7 +66,7 @@ ENDINGS = {"jsonl": (".jsonl", ".jsonl.gz", ".jsonl.zst"), "parquet": (".parquet
 class Settings(BaseModel):
     """paribus.toml: where a project keeps things. Paths are relative to the file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     store: str = "results"
     """Folder of finished stages, the queue and the tables."""
@@ -76,6 +76,9 @@ class Settings(BaseModel):
     """MLflow tracking URI; null is mlflow.db inside the store."""
     variants: str | None = None
     """A Python file of the user's with Spec subclasses and a function `modules()` that maps them to nn.Modules."""
+    lease_seconds: float = Field(60.0, ge=1, le=86_400)
+    """A worker that nobody has heard of for so many seconds has lost its work to the next one; a dead one on the same
+    machine at once. It must be longer than a shared folder takes to show one machine what another wrote."""
 
 
 class Library(Generic[S]):

@@ -1,11 +1,15 @@
 """A worker says how each run ended, whatever went wrong in it."""
 
+import io
+import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from paribus.errors import DiskFull, Stopped
+from paribus.jobs import worker
 from paribus.jobs.queue import Queue
 from paribus.jobs.runs import remember
 from paribus.jobs.worker import work
@@ -73,6 +77,18 @@ def test_a_run_that_a_user_cancels_is_cancelled_and_the_worker_goes_on(
     monkeypatch.setattr("paribus.jobs.worker.execute", cancelled)
     assert work(find(), store, [queue.name], CPU) == 1
     assert [entry.status for entry in queue.entries()] == ["cancelled", "cancelled"]
+
+
+def test_a_worker_takes_over_as_soon_as_its_project_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "paribus.toml").write_text("lease_seconds = 5\n")
+    asked = {"queues": [], "store": str(tmp_path / "results"), "runtime": {}, "cards": [], "packed": False}
+    stores: list[Store] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(asked)))
+    monkeypatch.setattr(worker, "Interrupt", lambda *_: SimpleNamespace(exit_code=0))
+    monkeypatch.setattr(worker, "work", lambda project, store, *_: stores.append(store))
+    assert worker.main() == 0
+    assert [store.lease_seconds for store in stores] == [5.0]
 
 
 def test_a_run_that_meets_the_end_of_the_disk_is_put_back(

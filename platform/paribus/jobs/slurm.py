@@ -64,11 +64,12 @@ class Worker:
         def note(number: int, _: FrameType | None) -> None:
             received.append(number)
 
-        store = Store(self._store, self._runtime.lease_seconds)
+        project = find(self._project)
+        store = Store(self._store, project.settings.lease_seconds)
         signal.signal(signal.SIGTERM, note)
         requeue = signal.signal(signal.SIGUSR2, note)  # submitit's: pickles checkpoint(), requeues and exits
         try:
-            drain(find(self._project), store, self._names, [ANYWHERE], self._runtime, look)
+            drain(project, store, self._names, [ANYWHERE], self._runtime, look)
             look()  # the signal may have come since
         except _Signalled:  # the worker has saved and put its run back
             told_to_end = time.monotonic()

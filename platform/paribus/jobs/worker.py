@@ -175,7 +175,9 @@ def main() -> int:
     runtime = Runtime.model_validate(asked["runtime"])
     try:
         slot = Slot(tuple(Card(**card) for card in asked["cards"]), asked["packed"])
-        work(find(), Store(Path(asked["store"]), runtime.lease_seconds), asked["queues"], runtime, slot, stop)
+        project = find()
+        store = Store(Path(asked["store"]), project.settings.lease_seconds)
+        work(project, store, asked["queues"], runtime, slot, stop)
     except ParibusError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3 if isinstance(error, DiskFull) else 2  # a fresh worker waits for room

@@ -40,7 +40,7 @@ def create_app() -> FastAPI:
 
 def _router() -> APIRouter:
     project = find()
-    site = Site(project, Store(project.store))
+    site = Site(project, Store(project.store, project.settings.lease_seconds))
     router = APIRouter(prefix=PREFIX)
     with suppress(ParibusError):  # a page says what is wrong, and the others are shown
         site.warm()

@@ -205,7 +205,5 @@ class Runtime(BaseModel):
     leaves it to torch."""
     checkpoint_seconds: float = Field(60.0, ge=0)
     """Time between checkpoints of a training."""
-    lease_seconds: float = Field(60.0, gt=0)
-    """A worker on another machine that has not been heard of for this long has lost its work to the next one."""
     allow_other_code: bool = False
     """Whether a worker joins a queue that workers with other code are at; the tables show it."""
