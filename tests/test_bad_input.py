@@ -230,7 +230,7 @@ def test_what_an_experiment_file_gets_wrong_names_file_and_key(
         ("paribus.toml", b'sotre = "results"\n', "paribus.toml: sotre: no such key (did you mean store?)"),
         ("paribus.toml", b"store = \n", "paribus.toml: not TOML"),
         ("paribus.toml", b"lease_seconds = 0.5\n", "paribus.toml: lease_seconds: found 0.5, but input should be greater"),
-        ("paribus.toml", b"lease_seconds = inf\n", "paribus.toml: lease_seconds: found inf"),
+        ("paribus.toml", b"lease_seconds = inf\n", "paribus.toml: lease_seconds: found Infinity, but input should be a finite"),
         ("paribus.toml", b'variants = "mine.py"\n', "mine.py: named as `variants` in paribus.toml"),
         ("results/format.json", b'{"format": 2}', "this store has format 2, this version of paribus reads format 1"),
     ],
