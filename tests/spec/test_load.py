@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+from pydantic import Field
 
 from paribus.errors import SpecError
 from paribus.spec.base import Slot, Spec
@@ -21,6 +22,14 @@ class Apple(Fruit):
 
 class Plum(Fruit):
     kind: Literal["plum"] = "plum"
+
+
+def hollow() -> float:
+    raise ZeroDivisionError("no flesh")
+
+
+class Cherry(Spec):
+    stone: float = Field(default_factory=hollow)
 
 
 class Tray(Spec):
@@ -172,3 +181,8 @@ def test_a_kind_that_is_not_known_is_left_for_the_whole_to_refuse() -> None:
     data: dict[str, Any] = {"packing": {"kind": "full-sentences", "length": 64}}
     apply(data, {"packing.kind": "half-sentences"}, "f")
     assert data == {"packing": {"kind": "half-sentences", "length": 64}}
+
+
+def test_a_variant_whose_own_code_raises_is_named_with_its_line() -> None:
+    with pytest.raises(SpecError, match=r"^cherry.yaml: ZeroDivisionError: no flesh \(.*test_load.py, line \d+\)$"):
+        build(Cherry, {}, "cherry.yaml")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paribus.plan.plan import plan
+from paribus.errors import SpecError
+from paribus.plan.plan import Plan, plan
 from paribus.project import Project, find
 from paribus.store.store import Store
 from paribus.tracking import live
@@ -38,6 +39,25 @@ def test_an_outage_and_its_end_are_said_once_each(
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "mlflow: it is down; the runs go on, and it is asked again",
+        "mlflow: is back, and gets what it missed",
+    ]
+
+
+def test_an_experiment_that_is_edited_meanwhile_and_does_not_plan_is_said_and_looked_at_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter([SpecError("mine.yaml: no such key"), None])
+
+    def again(found: Plan, *_: object) -> Plan:
+        if error := next(looks, None):
+            raise error
+        return found
+
+    monkeypatch.setattr(live, "again", again)
+    with mirroring(project, monkeypatch, [""]):
+        time.sleep(0.3)
+    assert capsys.readouterr().err.splitlines() == [
+        "mlflow: mine.yaml: no such key; the runs go on, and it is asked again",
         "mlflow: is back, and gets what it missed",
     ]
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -24,7 +25,7 @@ from paribus.plan.stages import Stage, TaskTuning
 from paribus.project import find
 from paribus.store.store import Store, Work
 from paribus.tables.render import FORMATS, render
-from paribus.tables.table import experiment_table
+from paribus.tables.table import Table, experiment_table
 from paribus.tracking import mirror
 from paribus.tracking.mirror import content, sync
 from paribus.tracking.publish import publish
@@ -347,6 +348,19 @@ def test_an_outage_is_told_live_and_raised_otherwise(store: Store) -> None:
         assert told.startswith(uri.replace("me:secret@", "")) and "\n" not in told and "secret" not in told
         with pytest.raises(ParibusError, match=r"^http://127.0.0.1:\d+: cannot be brought up to date"):
             sync(wanted, store, uri)
+
+
+def test_a_table_that_cannot_be_made_is_no_outage_of_mlflow(store: Store) -> None:
+    wanted = planned()
+    finish_run(store, wanted.runs[0])
+
+    def table() -> Table:
+        raise ZeroDivisionError("of a variant")
+
+    told = "masking@debug: cannot be read for MLflow (ZeroDivisionError: of a variant)"
+    assert sync(wanted, store, "sqlite:///never.db", live=True, table=table).outage == told
+    with pytest.raises(ParibusError, match=re.escape(told)):
+        sync(wanted, store, "sqlite:///never.db", table=table)
 
 
 def test_without_mlflow_live_work_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

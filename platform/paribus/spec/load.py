@@ -4,6 +4,7 @@ import copy
 import difflib
 import json
 import re
+import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,6 +88,9 @@ def build(model: type[S], data: Any, where: str) -> S:
         return model.model_validate(data)
     except ValidationError as error:
         raise SpecError(_explain(error.errors(include_url=False), model, where)) from None
+    except Exception as error:  # of a user's variant: its validator, or what makes a default
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        raise SpecError(f"{where}: {type(error).__name__}: {error} ({at.filename}, line {at.lineno})") from error
 
 
 def _show(value: Any) -> str:
@@ -180,8 +184,9 @@ def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
 
 
 def _defaults(model: type[BaseModel]) -> dict[str, Any]:
-    """The defaults of a class as plain data."""
-    found = {name: field.get_default() for name, field in model.model_fields.items() if not field.is_required()}
+    """The defaults of a class as plain data, but for those that its own code makes."""
+    plain = {name: field for name, field in model.model_fields.items() if not field.is_required()}
+    found = {name: field.get_default() for name, field in plain.items() if field.default_factory is None}
     return {name: value.model_dump() if isinstance(value, BaseModel) else value for name, value in found.items()}
 
 

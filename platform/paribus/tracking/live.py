@@ -5,6 +5,7 @@ import threading
 from collections.abc import Sequence
 from functools import partial
 
+from paribus.errors import ParibusError
 from paribus.plan.plan import Plan, again
 from paribus.project import Project
 from paribus.store.store import Store
@@ -58,6 +59,8 @@ class Mirroring:
                 self._say(did.outage)
                 if did.outage:
                     return
+        except ParibusError as error:  # the experiment was edited meanwhile, and does not plan now
+            self._say(str(error))
         finally:
             lease.release()
 

@@ -83,7 +83,8 @@ def artifact_folder(store: Store) -> Path:
 def sync(plan: Plan, store: Store, uri: str, live: bool = False, table: Callable[[], Table] | None = None) -> Counts:
     """Bring MLflow at `uri` up to date with what the store has of `plan`; `table` makes its table, sent along.
 
-    An outage raises ParibusError; with `live` it is told in `Counts.outage` instead, so that the work goes on.
+    What stands in the way (MLflow that is away, a stage or a table that cannot be read) raises ParibusError; with
+    `live` it is told in `Counts.outage` instead, so that the work goes on.
     """
     if not store.root.is_dir():
         return Counts()
@@ -93,7 +94,7 @@ def sync(plan: Plan, store: Store, uri: str, live: bool = False, table: Callable
     except Exception as error:
         problem = str(error)
         if not isinstance(error, ParibusError):
-            problem = public(f"{uri}: cannot be brought up to date ({_cause(error)})")
+            problem = f"{plan.name}: cannot be read for MLflow ({type(error).__name__}: {_cause(error)})"
         if live:
             return Counts(outage=problem)
         raise ParibusError(problem) from error
@@ -121,6 +122,10 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool, table: Callable[[], Ta
         counts = mirror.update(entries, sources)
         here["plans"][asked] = state
         return counts
+    except Exception as error:
+        if isinstance(error, ParibusError):
+            raise
+        raise ParibusError(public(f"{uri}: cannot be brought up to date ({_cause(error)})")) from error
     finally:
         here["runs"] = marks
         write_atomically(path, json.dumps(all_marks))
