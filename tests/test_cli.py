@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import yaml
 from typer.main import get_command
 
 from paribus import cli
+from paribus.errors import ParibusError
+from paribus.jobs import slurm
 from paribus.jobs.logs import log_path
 from paribus.jobs.queue import Queue
+from paribus.jobs.slurm import Job
 from paribus.plan.plan import plan
 from paribus.plan.stages import Stage
 from paribus.project import find
@@ -63,7 +67,7 @@ def finish(store: Store, stage: Stage) -> None:
 
 
 def statuses(paribus: Paribus) -> list[str]:
-    return [entry["status"] for entry in json.loads(paribus("status", QUEUE, "--json")[0])]
+    return [entry["status"] for entry in json.loads(paribus("status", QUEUE, "--json")[0])["runs"]]
 
 
 # --- help ---
@@ -205,8 +209,117 @@ def test_a_queue_from_queueing_to_retry(paribus: Paribus, store: Store) -> None:
     assert paribus("cancel", "masking")[0] == f"{QUEUE}: 3 runs cancelled\n"
     assert statuses(paribus) == ["failed", "cancelled", "cancelled", "cancelled"]
     assert "no run is waiting" in paribus("work")[1]
-    assert paribus("retry")[0] == f"{QUEUE}: 4 runs queued again\n"
+    out, err = paribus("retry")
+    assert out == f"{QUEUE}: 4 runs queued again\n"
+    assert err == "  1 failed: the moon was full\n  they fail again unless that was mended\n"
     assert statuses(paribus) == ["waiting"] * 4
+    assert paribus("retry") == (f"{QUEUE}: 0 runs queued again\n", "")
+
+
+def test_what_can_only_end_as_it_did_is_not_tried_again(
+    paribus: Paribus, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "paribus.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    declared = {"question": "?", "expect": "?", "base": "bert-relative", "factors": ["masking"], "seeds": 1}
+    written = tmp_path / "experiments/mine.yaml"
+    written.write_text(yaml.safe_dump(declared | {"set": {"optimizer.lr": 1e3}}))
+    paribus("queue", "mine", "--scale", "debug")
+    queue = Queue(store, "mine@debug")
+    for _ in range(2):
+        claim = queue.claim()
+        assert claim
+        claim.failed("the learning rate is too high")
+    written.write_text(yaml.safe_dump(declared))
+    paribus("queue", "mine", "--scale", "debug")
+    claim = queue.claim()
+    assert claim
+    work = store.claim(next(stage for stage in claim.run.stages if stage.kind == "pretrain"))
+    assert work
+    with work:
+        work.commit("provenance", "diverged", diverged_step=3)
+    claim.diverged(3)
+    queue.cancel()
+
+    out, err = paribus("retry", "mine")
+    assert out == "mine@debug: 1 runs queued again\n"
+    assert err.splitlines() == [
+        "  runs that diverged are left alone (1 there): that is a result, and in the store",
+        "  runs of an older version of the experiment are left alone (2 there)",
+    ]
+    assert [entry.status for entry in queue.entries()] == ["failed", "failed", "diverged", "waiting"]
+
+
+def test_failures_of_an_older_version_of_an_experiment_do_not_count_against_work(
+    paribus: Paribus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worked(project: Any, store: Store, names: list[str], *_: Any) -> None:
+        queue = Queue(store, names[0])
+        while claim := queue.claim():
+            claim.done(0.0)
+
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1", "--set", "precision=bf16")
+    claim = Queue(store, QUEUE).claim()
+    assert claim
+    claim.failed("no such precision")
+    monkeypatch.setattr(cli, "_work", worked)
+    assert "failed no such precision" in paribus("work", QUEUE, code=1)[1]
+    (store.root / "runs" / QUEUE / "asked.json").unlink()
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    assert paribus("work", QUEUE)[1] == ""
+
+
+def test_status_names_each_run_by_the_key_that_other_commands_take(paribus: Paribus, store: Store) -> None:
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    claim = Queue(store, QUEUE).claim()
+    assert claim
+    log_path(store, claim.run.key).write_text("begun\n")
+    lines = [line.split() for line in paribus("status", "--runs")[0].splitlines()]
+    for entry in Queue(store, QUEUE).entries():
+        assert [entry.run, entry.arm, "0", entry.status, str(entry.attempt)] in lines
+    (at_work,) = [word for word in paribus("status")[0].split() if word.startswith("run-")]
+    assert paribus("logs", at_work)[0] == "begun\n"
+
+
+def test_status_for_programs_has_the_slurm_jobs_too(
+    paribus: Paribus, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job("7_1", "PENDING", True, "Priority", "")
+    monkeypatch.setattr(slurm, "jobs", lambda store: [job])
+    told = json.loads(paribus("status", "--json")[0])
+    assert told == {"runs": [], "jobs": [asdict(job)], "paused": False}
+
+    def away(store: Store) -> None:
+        raise ParibusError("squeue: no answer")
+
+    monkeypatch.setattr(slurm, "jobs", away)
+    out, err = paribus("status", "--json")
+    assert json.loads(out)["jobs"] is None and err == "jobs: squeue: no answer\n"
+
+
+@pytest.mark.parametrize("verb", ["plan", "queue", "run", "table", "report"])
+def test_a_queues_name_where_an_experiments_is_expected_is_explained(paribus: Paribus, store: Store, verb: str) -> None:
+    _, err = paribus(verb, QUEUE, code=2)
+    assert err == f"error: {QUEUE}: that is a queue's name; expected masking --scale debug\n"
+
+
+@pytest.mark.parametrize("verb", ["status", "work", "cancel", "retry", "sync"])
+def test_an_unknown_queue_is_told_with_those_there_are(paribus: Paribus, store: Store, verb: str) -> None:
+    _, err = paribus(verb, "masking", code=2)
+    assert err == "error: no queue is called 'masking'; `paribus queue` makes one, `paribus status` lists them\n"
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    _, err = paribus(verb, "masking@tiny", code=2)
+    assert err == "error: no queue is called 'masking@tiny' (did you mean masking@debug?)\n"
+
+
+def test_sync_fails_where_an_experiment_is_left_out(paribus: Paribus, store: Store) -> None:
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    (store.root / "runs" / QUEUE).rename(store.root / "runs" / "gone@debug")
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    out, err = paribus("sync", code=1)
+    assert err == "gone@debug is left out: no experiment is called 'gone'\n" and out.startswith(f"{QUEUE}: 0 MLflow")
+    assert paribus("sync", "masking")[0] == out
 
 
 def test_a_priority_is_given_and_changed_and_kept_by_queueing(paribus: Paribus, store: Store) -> None:

@@ -35,7 +35,17 @@ app = typer.Typer(
     help="Ablations of Transformer-encoder pretraining, all else equal.",
 )
 
-Name = Annotated[str, typer.Argument(help="An experiment; `paribus list experiments` shows them.")]
+
+def _without_scale(name: str) -> str:
+    experiment, at, scale = name.rpartition("@")
+    if at:
+        raise ParibusError(f"{name}: that is a queue's name; expected {experiment} --scale {scale}")
+    return name
+
+
+Name = Annotated[
+    str, typer.Argument(help="An experiment; `paribus list experiments` shows them.", callback=_without_scale)
+]
 Scale = Annotated[str, typer.Option(help="A preset of sizes and budgets; `paribus list scales`.")]
 Seeds = Annotated[
     int | None, typer.Option(min=1, max=10_000, help="Runs of each arm; default: what the experiment says.")
@@ -262,6 +272,7 @@ def plan(
 def status(
     queues: Queues = None,
     watch: Annotated[bool, typer.Option(help="Look again every two seconds until Ctrl-C.")] = False,
+    runs: Annotated[bool, typer.Option("--runs", help="Each run by its key, which other commands take.")] = False,
     as_json: Json = False,
 ) -> None:
     """Arms by seeds, what runs where, how long still, what failed.  Example: paribus status masking@tiny --watch"""
@@ -269,16 +280,24 @@ def status(
 
     from paribus import views
     from paribus.jobs.queue import entries, names
+    from paribus.jobs.slurm import jobs
     from paribus.jobs.status import gpus, standing
 
     project = _project()
     store = _store(project)
     if as_json:
-        views.show_json([{"queue": name, **asdict(entry)} for name, entry in entries(store, names(store, queues))])
+        found = [{"queue": name, **asdict(entry)} for name, entry in entries(store, names(store, queues))]
+        there = None  # not known
+        try:
+            there = [asdict(job) for job in jobs(store)]
+        except ParibusError as error:
+            print(f"jobs: {error}", file=sys.stderr)
+        views.show_json({"runs": found, "jobs": there, "paused": store.paused})
         return
 
     def look() -> Any:
-        return views.status_view(store, [standing(project, store, name) for name in names(store, queues)], gpus())
+        found = [standing(project, store, name) for name in names(store, queues)]
+        return views.status_view(store, found, gpus(), runs)
 
     if watch:
         views.watch(look)
@@ -288,7 +307,7 @@ def status(
 
 @app.command()
 def logs(
-    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status --json` lists them.")],
+    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status --runs` lists them.")],
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     lines: Annotated[int | None, typer.Option(min=1, help="Only so many of the last lines.")] = None,
 ) -> None:
@@ -371,6 +390,7 @@ def work(
 ) -> None:
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
     from paribus.jobs.cards import slots
+    from paribus.jobs.plans import present
     from paribus.jobs.pool import drain
     from paribus.jobs.queue import Queue, entries, names
     from paribus.jobs.tuning import advance
@@ -421,7 +441,7 @@ def work(
         if not wait:
             return
         _work(project, store, asked, lambda look: cluster.wait(store, jobs, look))
-    _fail_on_failures(entries(store, asked))
+    _fail_on_failures([(name, e) for name in asked for e in present(project, store, Queue(store, name))[0]])
 
 
 def _work(project: "Project", store: "Store", names: list[str], launch: Callable[[Callable[[], None]], None]) -> None:
@@ -536,12 +556,17 @@ def cancel(
 
 @app.command()
 def retry(queues: Queues = None) -> None:
-    """Queue again what failed, diverged or was cancelled.  Example: paribus retry masking@tiny"""
-    from paribus.jobs.queue import Queue, names
+    """Queue again what failed or was cancelled.  Example: paribus retry masking@tiny"""
+    from paribus.jobs.plans import retry as again
+    from paribus.jobs.queue import names
 
-    store = _store(_project())
+    project = _project()
+    store = _store(project)
     for name in names(store, queues):
-        print(f"{name}: {Queue(store, name).retry()} runs queued again")
+        count, told = again(project, store, name)
+        print(f"{name}: {count} runs queued again", flush=True)
+        for line in told:
+            print(f"  {line}", file=sys.stderr)
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -549,7 +574,9 @@ def retry(queues: Queues = None) -> None:
 
 @app.command()
 def table(
-    name: Annotated[str, typer.Argument(help="An experiment or a paper's table; `paribus list tables`.")],
+    name: Annotated[
+        str, typer.Argument(help="An experiment or a paper's table; `paribus list tables`.", callback=_without_scale)
+    ],
     scale: Scale = "tiny",
     seeds: Seeds = None,
     sets: Sets = None,
@@ -789,10 +816,14 @@ def sync(queues: Queues = None) -> None:
 
     project = _project()
     store = _store(project)
-    for found in queued(project, store, names(store, queues)):
+    left_out: list[str] = []
+    for found in queued(project, store, names(store, queues), left_out.append):
         counts = bring(found, store, tracking_uri(project), table=partial(table_of, found, project, store))
         did = f"{counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
         print(f"{found.name}: {did}")
+    if left_out:
+        print("\n".join(left_out), file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -910,7 +941,7 @@ app.add_typer(imports, name="import")
 
 @exports.command("hf")
 def export_hf(
-    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status --json` lists them.")],
+    run: Annotated[str, typer.Argument(help="A run's key, or its beginning; `paribus status --runs` lists them.")],
     folder: Annotated[Path, typer.Argument(help="A new or empty folder.")],
     generator: Annotated[bool, typer.Option(help="The generator of replaced-token detection instead.")] = False,
 ) -> None:

@@ -26,6 +26,7 @@ from paribus.spec.load import suggest
 from paribus.store.store import Store
 
 if TYPE_CHECKING:
+    from paribus.jobs.queue import Entry
     from paribus.jobs.status import AtWork, Standing
 
 WATCH_SECONDS = 2.0
@@ -230,11 +231,14 @@ GLYPHS = {
 }
 
 
-def status_view(store: Store, found: "Sequence[Standing]", gpus: Sequence[str]) -> RenderableType:
-    """Every queue: its arms by seeds, what is at work, how long still, and why runs failed; GPUs and Slurm jobs."""
+def status_view(store: Store, found: "Sequence[Standing]", gpus: Sequence[str], runs: bool = False) -> RenderableType:
+    """Every queue: its arms by seeds, what is at work, how long still, and why runs failed; GPUs and Slurm jobs.
+
+    With `runs` a line a run, with its key, in place of arms by seeds.
+    """
     parts: list[RenderableType] = []
     for standing in found:
-        parts += [*_standing(standing), ""]
+        parts += [*_standing(standing, runs), ""]
     parts += [Text(line) for line in gpus]
     parts += _jobs(found, store)
     parts += [Text(told)] if (told := paused(store)) else []
@@ -243,7 +247,7 @@ def status_view(store: Store, found: "Sequence[Standing]", gpus: Sequence[str]) 
     return Group(*parts) if parts else Text("nothing was queued yet")
 
 
-def _standing(found: "Standing") -> Iterator[RenderableType]:
+def _standing(found: "Standing", runs: bool) -> Iterator[RenderableType]:
     reported = found.reported
     told = f"{len(reported)} runs: {counts_line([entry.status for entry in reported])}"
     if found.seconds_left:
@@ -253,6 +257,26 @@ def _standing(found: "Standing") -> Iterator[RenderableType]:
     if found.older:
         told += f"; {found.older} runs of an older version of the experiment are not shown"
     yield Text.assemble((found.name, "bold"), f"  {told}")
+    if runs:
+        yield _runs(found.runs)
+    elif reported:
+        yield _arms_by_seeds(found)
+    if found.at_work:
+        yield _at_work(found.at_work)
+    for entry in found.runs:
+        if entry.reason and entry.status in ("failed", "diverged"):
+            yield Text(f"{entry.run} ({entry.arm}, seed {entry.seed}) {entry.status}: {entry.reason.splitlines()[0]}")
+
+
+def _runs(entries: "Sequence[Entry]") -> Table:
+    table = grid("run", "arm", "seed#", "status", "tries#")
+    for entry in entries:
+        table.add_row(entry.run, Text(entry.arm), str(entry.seed), entry.status, str(entry.attempt))
+    return table
+
+
+def _arms_by_seeds(found: "Standing") -> Table:
+    reported = found.reported
     seeds = sorted({entry.seed for entry in reported})
     shares = {work.entry.run: work.share for work in found.at_work}
     table = grid("arm", *(f"{seed}#" for seed in seeds))
@@ -262,17 +286,11 @@ def _standing(found: "Standing") -> Iterator[RenderableType]:
         cells.setdefault(entry.arm, {})[entry.seed] = GLYPHS[entry.status] if share is None else f"{share:.0%}"
     for arm, row in cells.items():
         table.add_row(Text(arm), *(row.get(seed, "") for seed in seeds))
-    if cells:
-        yield table
-    if found.at_work:
-        yield _at_work(found.at_work)
-    for entry in found.runs:
-        if entry.reason and entry.status in ("failed", "diverged"):
-            yield Text(f"{entry.run} ({entry.arm}, seed {entry.seed}) {entry.status}: {entry.reason.splitlines()[0]}")
+    return table
 
 
 def _at_work(works: "Sequence[AtWork]") -> Table:
-    table = grid("at work", "seed#", "stage", "step#", "a second#", "loss#", "left#", "worker")
+    table = grid("at work", "run", "seed#", "stage", "step#", "a second#", "loss#", "left#", "worker")
     for work in works:
         step = f"{work.step}/{work.steps}" if work.step is not None else ""
         rate = f"{quantity(work.rate)} {work.unit}" if work.rate else ""
@@ -280,7 +298,8 @@ def _at_work(works: "Sequence[AtWork]") -> Table:
         left = duration(work.seconds_left) if work.seconds_left is not None else ""
         stage = work.stage.rpartition("-")[0] if work.stage else ""
         entry = work.entry
-        table.add_row(Text(entry.arm), str(entry.seed), stage, step, rate, loss, left, Text(entry.worker or ""))
+        run, worker = entry.run[:12], Text(entry.worker or "")  # so much of the key is enough for `paribus logs`
+        table.add_row(Text(entry.arm), run, str(entry.seed), stage, step, rate, loss, left, worker)
     return table
 
 

@@ -305,7 +305,7 @@ def paribus(root: Path, *argv: str, code: int = 0) -> str:
 
 
 def entries(root: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(paribus(root, "status", "--json"))
+    found: list[dict[str, Any]] = json.loads(paribus(root, "status", "--json"))["runs"]
     return found
 
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from paribus.errors import ParibusError
-from paribus.jobs.queue import Queue
+from paribus.jobs.queue import Entry, Queue
 from paribus.jobs.runs import asked, remember
 from paribus.jobs.tuning import write_tuning
 from paribus.plan.plan import Plan, plan
@@ -29,6 +29,36 @@ def enqueue(found: Plan, store: Store, priority: int | None = None, again: bool 
     for tuning in found.tunings:
         write_tuning(store, found.name, tuning, found.seeds, priority)
     return queue.add(runs, priority)
+
+
+def present(project: Project, store: Store, queue: Queue) -> tuple[list[Entry], int]:
+    """Where the runs stand that the experiment asks for as it is now, and how many older ones there are beside."""
+    entries = queue.entries()
+    problems: list[str] = []
+    plans = queued(project, store, [queue.name], problems.append)
+    wanted = {run.key for plan in plans for run in [*plan.trials, *plan.runs]}
+    found = [entry for entry in entries if entry.run in wanted or problems]
+    return found, len(entries) - len(found)
+
+
+def retry(project: Project, store: Store, name: str) -> tuple[int, list[str]]:
+    """Queue again what failed or was cancelled in `name`; how many runs, and what to say of them and of others.
+
+    Runs that only an older version of the experiment asks for would fail as they did: its correction made others.
+    """
+    queue = Queue(store, name)
+    entries, older = present(project, store, queue)
+    asked = {entry.run for entry in entries}
+    failed = Counter(entry.reason for entry in entries if entry.status == "failed")
+    count = queue.retry(asked)
+    told = [f"{number} failed: {reason}" for reason, number in failed.most_common()]
+    if failed:
+        told.append("they fail again unless that was mended")
+    if diverged := [entry.run for entry in queue.entries() if entry.run in asked and entry.status == "diverged"]:
+        told.append(f"runs that diverged are left alone ({len(diverged)} there): that is a result, and in the store")
+    if older:
+        told.append(f"runs of an older version of the experiment are left alone ({older} there)")
+    return count, told
 
 
 def _complain(problem: str) -> None:

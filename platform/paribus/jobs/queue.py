@@ -188,15 +188,23 @@ class Queue:
 
     @patiently
     def retry(self, runs: Iterable[str] | None = None) -> int:
-        """Queue again those of `runs` (keys; default: all) that failed, diverged or were cancelled; how many."""
+        """Queue again those of `runs` (keys; default: all) that failed, diverged or were cancelled; how many.
+
+        Not those whose pretraining is in the store as one that diverged: they would end so again at once.
+        """
         with self._changing():
             latest = self._latest()
-            chosen = {asked.run for asked in self._chosen(runs) if self._status(asked, latest[asked.run]) in RETRYABLE}
+            status = {asked: self._status(asked, latest[asked.run]) for asked in self._chosen(runs)}
+            chosen = {asked.run for asked, at in status.items() if at in RETRYABLE and not self._is_settled(asked, at)}
             self._write(
                 replace(asked, turn=asked.turn + 1, stopped=None) if asked.run in chosen else asked
                 for asked in self._read()
             )
         return len(chosen)
+
+    def _is_settled(self, asked: Asked, status: Status) -> bool:
+        """Whether that a run diverged is a result in the store."""
+        return status == "diverged" and any(key.startswith("pretrain-") and self._store.has(key) for key in asked.needs)
 
     @patiently
     def entries(self) -> list[Entry]:
@@ -396,7 +404,7 @@ class Queue:
             return plan
         wanted = set(runs)
         if unknown := wanted - {asked.run for asked in plan}:
-            raise ParibusError(f"{self.name}: no run is called {min(unknown)!r}; `paribus status --json` lists them")
+            raise ParibusError(f"{self.name}: no run is called {min(unknown)!r}; `paribus status --runs` lists them")
         return [asked for asked in plan if asked.run in wanted]
 
     def _add_trial(self, asked: Asked, before: FrozenTrial | None, state: TrialState, **more: Any) -> int:
@@ -503,7 +511,8 @@ def names(store: Store, asked: Iterable[str] | None) -> list[str]:
     for name in asked:
         matching = [queue for queue in there if queue == name or queue.rpartition("@")[0] == name]
         if not matching:
-            raise ParibusError(f"no queue is called {name!r}" + suggest(name, there))
+            hint = suggest(name, there) or "; `paribus queue` makes one, `paribus status` lists them"
+            raise ParibusError(f"no queue is called {name!r}" + hint)
         found += matching
     return found
 

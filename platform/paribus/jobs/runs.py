@@ -107,7 +107,7 @@ def find_run(store: Store, beginning: str) -> QueuedRun:
     paths = sorted((store.root / "runs").glob("*/run-*.json"))
     found = {path.stem: path for path in paths if path.stem.startswith(beginning)}
     if len(found) != 1:
-        raise ParibusError(f"{beginning}: {len(found)} runs begin so; `paribus status --json` lists them")
+        raise ParibusError(f"{beginning}: {len(found)} runs begin so; `paribus status --runs` lists them")
     ((key, path),) = found.items()
     return read_run(store, unquote(path.parent.name), key)
 

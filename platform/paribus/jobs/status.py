@@ -7,7 +7,7 @@ from statistics import fmean
 
 from paribus import nvidia
 from paribus.errors import ParibusError
-from paribus.jobs.plans import queued
+from paribus.jobs.plans import present
 from paribus.jobs.queue import Entry, Queue
 from paribus.jobs.runs import read_run
 from paribus.project import Project
@@ -62,13 +62,9 @@ class Standing:
 
 def standing(project: Project, store: Store, name: str) -> Standing:
     """Where the queue `name` stands. Runs that the experiment does not ask for any more are counted apart."""
-    entries = Queue(store, name).entries()
-    problems: list[str] = []
-    plans = queued(project, store, [name], problems.append)
-    wanted = {run.key for plan in plans for run in [*plan.trials, *plan.runs]}
-    present = [entry for entry in entries if entry.run in wanted or problems]
-    at_work = tuple(_at_work(store, name, entry) for entry in present if entry.status == "running")
-    return Standing(name, tuple(present), len(entries) - len(present), at_work, _left(present, at_work))
+    entries, older = present(project, store, Queue(store, name))
+    at_work = tuple(_at_work(store, name, entry) for entry in entries if entry.status == "running")
+    return Standing(name, tuple(entries), older, at_work, _left(entries, at_work))
 
 
 def _at_work(store: Store, name: str, entry: Entry) -> AtWork:
