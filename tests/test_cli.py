@@ -313,6 +313,19 @@ def test_an_unknown_queue_is_told_with_those_there_are(paribus: Paribus, store: 
     assert err == "error: no queue is called 'masking@tiny' (did you mean masking@debug?)\n"
 
 
+def test_work_without_anything_to_do_removes_what_killed_workers_left(paribus: Paribus, store: Store) -> None:
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    queue = Queue(store, QUEUE)
+    while claim := queue.claim():
+        stage = claim.run.stages[0]
+        claim.done(0.0)
+    finish(store, stage)
+    left = store.root / "doing" / stage.key / "scratch"
+    left.mkdir(parents=True)
+    assert "no run is waiting" in paribus("work")[1]
+    assert list((store.root / "doing").iterdir()) == []
+
+
 def test_sync_fails_where_an_experiment_is_left_out(paribus: Paribus, store: Store) -> None:
     paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
     (store.root / "runs" / QUEUE).rename(store.root / "runs" / "gone@debug")

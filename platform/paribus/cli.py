@@ -391,7 +391,7 @@ def work(
     """Take queued runs until none is left.  Example: paribus work --workers 2"""
     from paribus.jobs.cards import slots
     from paribus.jobs.plans import present
-    from paribus.jobs.pool import drain
+    from paribus.jobs.pool import drain, tidy
     from paribus.jobs.queue import Queue, entries, names
     from paribus.jobs.tuning import advance
 
@@ -427,6 +427,7 @@ def work(
         advance(store, Queue(store, name))
     if not any(entry.status == "waiting" for _, entry in entries(store, asked)):
         print("no run is waiting", file=sys.stderr)
+        tidy(store, asked)  # whoever did the last run may have been killed in the end
         return
     if launcher == "local":
         _work(project, store, asked, lambda look: drain(project, store, asked, chosen, runtime, look))
@@ -496,8 +497,8 @@ def run(
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.cards import slots
     from paribus.jobs.plans import queued
-    from paribus.jobs.pool import drain
-    from paribus.jobs.queue import entries
+    from paribus.jobs.pool import drain, tidy
+    from paribus.jobs.queue import entries, names
     from paribus.plan.plan import again
     from paribus.tracking.live import Mirroring
 
@@ -530,6 +531,7 @@ def run(
     else:
         stands = []
         print(f"{found.name}: everything is done, nothing is computed again", file=sys.stderr)
+        tidy(store, [name for name in names(store, None) if name == found.name])
         with Mirroring(project, store, queued(project, store, [found.name])):
             pass
     _print_tables(project, store, experiment, scale, seeds, sets, "text", files=True)

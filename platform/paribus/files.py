@@ -23,17 +23,26 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
+TEMPORARY = ".*.*.*"
+"""The pattern of what `temporary` gives."""
+
+
+def temporary(path: Path) -> Path:
+    """A name beside `path`, nobody else's, for what becomes `path` when it is whole."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a small file so that it is there whole or not at all; text as UTF-8."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    partial = temporary(path)
     try:
-        with temporary.open("wb") as stream:
+        with partial.open("wb") as stream:
             stream.write(content.encode() if isinstance(content, str) else content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
+        partial.replace(path)
     finally:
-        temporary.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
 
 
 def read_cache(path: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from paribus.jobs.cards import ANYWHERE, Card, Slot
 from paribus.jobs.plans import enqueue
 from paribus.jobs.queue import Queue
 from paribus.jobs.runs import QueuedRun, read_run
-from paribus.jobs.seats import CONTEXT_MB, Seat
+from paribus.jobs.seats import CONTEXT_MB, Seat, sweep
 from paribus.jobs.worker import work
 from paribus.plan.plan import Plan, plan
 from paribus.project import find
@@ -126,6 +126,18 @@ def test_a_worker_that_is_gone_frees_its_place(
     sleepers[0].kill()  # and nobody has waited for it yet
     sleepers[0].wait()
     assert two.take(run)
+
+
+def test_seats_of_workers_that_are_gone_are_swept_up(
+    store: Store, sit: Sit, run: QueuedRun, sleepers: list["subprocess.Popen[bytes]"]
+) -> None:
+    sweep(store)
+    seats = sit(CARDS[0]), sit(CARDS[1])
+    assert all(seat.take(run) for seat in seats)
+    sleepers[0].kill()
+    sleepers[0].wait()
+    sweep(store)
+    assert [int(path.stem) for path in store.root.glob("cards/*/[0-9]*.json")] == [sleepers[1].pid]
 
 
 def test_an_idle_worker_keeps_what_it_takes_beside_its_tensors(

@@ -165,6 +165,26 @@ def test_a_worker_killed_right_after_it_finished_leaves_nothing_for_good(
     assert [path.name for path in litter(store)] == ["pretrain-0"] and interrupted.read_text() == "5"
 
 
+def test_what_killed_writers_were_at_is_swept_up_once_it_is_old(store: Store, spawn: Spawn) -> None:
+    writer = spawn("Path.replace = lambda *_: say('written')\nstore.lease('pretrain-1')\n")
+    assert line(writer) == "written"
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    (lease,) = (store.root / "leases").glob(".pretrain-1*")
+    left = [store.root / "runs" / "a@b" / ".plan.json.42.123", store.root / ".index-2.42.123"]
+    for path in left:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    (store.root / "paused").touch()
+    store.sweep(())
+    assert [path.exists() for path in (lease, *left)] == [True] * 3 and store.paused
+    for path in (lease, *left, store.root / "paused", store.root / "leases" / ".lock"):
+        os.utime(path, (0, 0))
+    store.sweep(())
+    assert [path.exists() for path in (lease, *left)] == [False] * 3
+    assert not (store.root / "paused").exists() and (store.root / "leases" / ".lock").exists()
+
+
 def test_a_torn_rows_file_in_progress_is_never_read(store: Store, stage: Stage) -> None:
     left = store.root / "doing" / stage.key / "out.dead"
     left.mkdir(parents=True)

@@ -42,8 +42,6 @@ LITTLE_BYTES, FEW_BYTES = 10 << 30, 512 << 20
 """Free space below which a disk is worth a warning, and below which no run should start."""
 SLOW_SECONDS = 1.0
 """An fsync that takes longer makes every checkpoint wait."""
-OLD_SECONDS = 3600.0
-"""A temporary file this old belongs to no writer that is alive."""
 ANSWER_SECONDS = 10.0
 
 
@@ -283,19 +281,13 @@ def _letter_case(project: Project, store: Store) -> tuple[Status, str]:
 
 
 def _leftovers(project: Project, store: Store) -> tuple[Status, str]:
-    patterns = ("*/.*.*.*", ".*.*.*", "doing/*/scratch/checkpoints/*.partial", "doing/*/scratch/.*.*.*")
-    left = []
-    for path in (path for pattern in patterns for path in store.root.glob(pattern)):
-        try:
-            if path.is_file() and time.time() - path.stat().st_mtime > OLD_SECONDS:
-                left.append(path)
-        except FileNotFoundError:
-            pass  # its writer has finished
+    left = store.half_written()
     begun = [folder.name for folder in store.root.glob("doing/*")]
     doing = [key for key in begun if not store.has(key) and not store.worker(key)]
     said = f"{len(doing)} interrupted stages wait for a worker" if doing else "no stage was left in the middle"
     if left:
-        return "warning", f"{said}; {len(left)} files of killed writers, as {left[0]}: delete them while nothing runs"
+        told = f"{said}; {len(left)} files of killed writers, as {left[0]}"
+        return "warning", f"{told}: the next `paribus work` removes them"
     return "ok", said
 
 

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import IO, Any
 
 from paribus.errors import ParibusError
+from paribus.jobs import seats
 from paribus.jobs.cards import Slot
 from paribus.jobs.queue import OVER, entries
 from paribus.project import Project
@@ -126,4 +127,10 @@ def drain(
         told = f"note: this machine's clock is {abs(skew):,.0f} s {order} the one that stamps files in {store.root}"
         print(f"{told}; leases go by the latter, but times in records are off", file=sys.stderr)
     Pool(project, store, names, slots, runtime).wait(look)
+    tidy(store, names)
+
+
+def tidy(store: Store, names: Sequence[str]) -> None:
+    """Remove what dead workers left, whatever killed them; nothing that a run of the queues `names` goes on from."""
     store.sweep({entry.run for _, entry in entries(store, names) if entry.status in OVER})
+    seats.sweep(store)

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psutil
 
@@ -103,12 +104,8 @@ class Seat:
 
     def _others(self) -> Iterator[Sitting]:
         """Who else sits here and is alive."""
-        for path in self._folder.glob("[0-9]*.json"):
-            if path == self._mine:
-                continue
-            if not is_live(path, math.inf):
-                path.unlink(missing_ok=True)
-            elif (found := holder(path)) and set(found["places"]) & set(self._places):
+        for path in _living(self._folder):
+            if path != self._mine and (found := holder(path)) and set(found["places"]) & set(self._places):
                 yield Sitting(**{name: found[name] for name in Sitting.__dataclass_fields__})
 
     def _has_room(self, memory_mb: float, others: Sequence[Sitting]) -> bool:
@@ -121,6 +118,23 @@ class Seat:
     def _sit(self, sitting: Sitting) -> None:
         with writing(self._store.root):
             write_atomically(self._mine, json.dumps({**self._me, **asdict(sitting)}))
+
+
+def _living(folder: Path) -> Iterator[Path]:
+    """The files of the workers of this machine that are alive; those of dead ones are removed."""
+    for path in folder.glob("[0-9]*.json"):
+        if is_live(path, math.inf):
+            yield path
+        else:
+            path.unlink(missing_ok=True)
+
+
+def sweep(store: Store) -> None:
+    """Remove the seats of the workers of this machine that are gone."""
+    folder = store.root / "cards" / socket.gethostname()
+    if folder.is_dir():
+        with writing(store.root), exclusive(folder / ".lock"):
+            list(_living(folder))
 
 
 def shape(run: QueuedRun, runtime: Runtime, slot: Slot) -> str:

@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from paribus.errors import LostLease
+from paribus.files import temporary
 
 
 def _me() -> dict[str, Any]:
@@ -74,12 +75,12 @@ class Lease:
         with exclusive(self._lock):
             if is_live(self._path, self._grace):
                 return False
-            temporary = self._path.with_suffix(f".{self.owner}")
+            partial = temporary(self._path)
             try:
-                temporary.write_text(json.dumps({"owner": self.owner, **_me()}))
-                temporary.replace(self._path)
+                partial.write_text(json.dumps({"owner": self.owner, **_me()}))  # not synced: it dies with the machine
+                partial.replace(self._path)
             finally:
-                temporary.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
         threading.Thread(target=self._beat, daemon=True, name=f"lease {self.name}").start()
         return True
 

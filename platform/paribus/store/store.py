@@ -34,13 +34,14 @@ from pathlib import Path
 from typing import Any
 
 from paribus.errors import Corrupt, DiskFull, LostLease, Stopped, StoreError
-from paribus.files import sha256, sync_to_disk, write_atomically
+from paribus.files import TEMPORARY, sha256, sync_to_disk, temporary, write_atomically
 from paribus.plan.stages import VERSIONS, Stage
 from paribus.store.lease import Lease, holder, is_live, server_time, sweep
 
 FORMAT = 1
 RESERVE_BYTES = 64 * 2**20  # left free on the disk: with less, workers wait before they begin something
 PAUSE_SECONDS = 1.0
+OLD_SECONDS = 3600.0  # no small file takes so long to write: who began it is gone
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -105,7 +106,7 @@ class Store:
             for name in ("stages", "doing", "leases", "runs", "provenance", "logs", "tables"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
             self._identify()
-            probe = self.root / f".probe.{os.getpid()}"
+            probe = temporary(self.root / "probe")
             probe.write_text("paribus")
             probe.unlink()
 
@@ -114,7 +115,7 @@ class Store:
         path = self.root / "format.json"
         if path.is_file():
             return
-        mine = path.with_name(f".format.{uuid.uuid4().hex}")
+        mine = temporary(path)
         write_atomically(mine, json.dumps({"format": FORMAT, "id": uuid.uuid4().hex}))
         with suppress(FileExistsError):
             path.hardlink_to(mine)
@@ -272,7 +273,10 @@ class Store:
             return lease if lease.acquire() else None
 
     def sweep(self, over: Collection[str]) -> None:
-        """Remove what dead workers left of finished stages, and leases on runs of which `over` has the keys."""
+        """Remove what dead workers left: of finished stages, leases on runs of which `over` has the keys, small files.
+
+        Not what they left of stages that are not finished, which is for who resumes.
+        """
         if (self.root / "leases").is_dir():
             with writing(self.root):
                 sweep(self.root / "leases", self.lease_seconds, lambda name: name in over or self.has(name))
@@ -280,6 +284,20 @@ class Store:
                     if self.has(folder.name) and (lease := self.lease(folder.name)):
                         shutil.rmtree(folder, ignore_errors=True)
                         lease.release()
+                for path in self.half_written():
+                    path.unlink(missing_ok=True)
+                if not self.paused:
+                    (self.root / "paused").unlink(missing_ok=True)
+
+    def half_written(self) -> list[Path]:
+        """The small files that killed writers were at, outside of stages."""
+        written: dict[Path, float] = {}
+        for folder in ("", "*/", "runs/*/", "cards/*/"):
+            for path in self.root.glob(folder + TEMPORARY):
+                with suppress(FileNotFoundError):  # its writer has finished
+                    written[path] = path.stat().st_mtime
+        now = server_time(self.root / "leases") if written else 0.0
+        return [path for path, at in written.items() if now - at > OLD_SECONDS and path.is_file()]
 
     def claim(self, stage: Stage, stop: Callable[[], bool] = lambda: False) -> "Work | None":
         """The right to compute `stage`, or None while another live worker holds it; `stop` says whether to go on."""
