@@ -92,10 +92,18 @@ class Laboratory:
                 command, cwd=self.folder, env=self._environment, stdout=self._log, stderr=self._log
             )
 
+    def kill_work(self) -> None:
+        """Kill `paribus work`, whose workers go on by themselves."""
+        assert self._work
+        self._work.kill()
+        self._work.wait()
+
     def finish(self) -> None:
-        """Wait until `paribus work` has ended by itself."""
+        """Wait until `paribus work` has ended by itself, and the workers of one that was killed have."""
         assert self._work
         self._work.wait(PATIENCE_SECONDS)
+        psutil.wait_procs(self.workers(), PATIENCE_SECONDS)
+        self.paribus("work")  # there is nothing to do but to tidy up
 
     def done(self) -> int:
         """The runs that are done."""
@@ -252,6 +260,7 @@ def test_nothing_is_lost_and_no_number_moves_whatever_fails(
                 events // 8: storage_restarts,
                 events // 4: mlflow_goes_for_a_minute,
                 events // 3: disk_fills,
+                events // 2: laboratory.kill_work,
                 events * 2 // 3: storage_restarts,
             }
             began = time.monotonic()
@@ -282,6 +291,7 @@ def check(laboratory: Laboratory, quiet: Laboratory) -> None:
     assert states == {"COMPLETE": runs}
     assert [path.name for path in (root / "leases").glob("*.json")] == []
     assert [path.name for path in (root / "doing").iterdir()] == []
+    assert list(root.glob("cards/*/[0-9]*.json")) == []
     assert laboratory.workers() == []
     client = mlflow.MlflowClient(f"http://127.0.0.1:{laboratory.port}")
     found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=5000)
