@@ -470,7 +470,7 @@ def _fail_on_failures(entries: "list[tuple[str, Entry]]") -> None:
             file=sys.stderr,
         )
     if bad:
-        print("`paribus logs RUN` shows what happened, `paribus retry` queues them again", file=sys.stderr)
+        print("`paribus logs RUN` shows what happened, `paribus retry` queues again what failed", file=sys.stderr)
         raise typer.Exit(1)
 
 
