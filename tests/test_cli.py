@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -315,15 +316,19 @@ def test_an_unknown_queue_is_told_with_those_there_are(paribus: Paribus, store: 
 
 def test_work_without_anything_to_do_removes_what_killed_workers_left(paribus: Paribus, store: Store) -> None:
     paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
-    queue = Queue(store, QUEUE)
+    queue, claims = Queue(store, QUEUE), list[str]()
     while claim := queue.claim():
+        claims.append(claim.run.key)
         stage = claim.run.stages[0]
         claim.done(0.0)
     finish(store, stage)
     left = store.root / "doing" / stage.key / "scratch"
     left.mkdir(parents=True)
+    dead = {"owner": "", "host": socket.gethostname(), "pid": 2**22 + 1, "started": 0.0}  # nobody has that number
+    for name in (stage.key, claims[0], "mirror"):
+        (store.root / "leases" / f"{name}.json").write_text(json.dumps(dead))
     assert "no run is waiting" in paribus("work")[1]
-    assert list((store.root / "doing").iterdir()) == []
+    assert [*(store.root / "doing").iterdir(), *(store.root / "leases").glob("*.json")] == []
 
 
 def test_sync_fails_where_an_experiment_is_left_out(paribus: Paribus, store: Store) -> None:

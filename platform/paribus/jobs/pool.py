@@ -16,7 +16,7 @@ from paribus.jobs.cards import Slot
 from paribus.jobs.queue import OVER, entries
 from paribus.project import Project
 from paribus.spec.run import Runtime
-from paribus.store.store import Store
+from paribus.store.store import MIRROR, Store
 
 POLL_SECONDS = 0.25
 DEATHS = 4
@@ -132,5 +132,6 @@ def drain(
 
 def tidy(store: Store, names: Sequence[str]) -> None:
     """Remove what dead workers left, whatever killed them; nothing that a run of the queues `names` goes on from."""
-    store.sweep({entry.run for _, entry in entries(store, names) if entry.status in OVER})
+    over = {entry.run for _, entry in entries(store, names) if entry.status in OVER}
+    store.sweep(over | {MIRROR})
     seats.sweep(store)

@@ -41,6 +41,7 @@ from paribus.store.lease import Lease, holder, is_live, server_time, sweep
 FORMAT = 1
 RESERVE_BYTES = 64 * 2**20  # left free on the disk: with less, workers wait before they begin something
 PAUSE_SECONDS = 1.0
+MIRROR = "mirror"  # the name of the lease of whoever keeps MLflow up to date
 OLD_SECONDS = 3600.0  # no small file takes so long to write: who began it is gone
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)

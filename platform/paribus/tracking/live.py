@@ -8,7 +8,7 @@ from functools import partial
 from paribus.errors import ParibusError
 from paribus.plan.plan import Plan, again
 from paribus.project import Project
-from paribus.store.store import Store
+from paribus.store.store import MIRROR, Store
 from paribus.tracking.mirror import sync, table_of, tracking_uri
 
 LOOK_SECONDS = 5.0
@@ -48,7 +48,7 @@ class Mirroring:
 
     def _sync(self, last: bool = False) -> None:
         """Bring MLflow up to date, one process at a time; the tables, which take a while, once at the end."""
-        lease = self._store.lease("mirror")
+        lease = self._store.lease(MIRROR)
         if lease is None:
             return  # another command is at it
         try:
