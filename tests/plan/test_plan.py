@@ -113,9 +113,13 @@ REPRODUCES = "{question: q, expect: e, base: bert, factors: [rate], seeds: 1, re
     ("text", "message"),
     [
         (REPRODUCES % '{"31": static}', r"one\.yaml: reproduces\.roberta-table1: no arm '31'; there is 15, 30, 40"),
-        (REPRODUCES % '{"30": statics}', r"table1\.30: the table has no row 'statics' \(did you mean static\?\)"),
+        (REPRODUCES % '{"30": statics}', r"table1\.30: row 'statics' is not in the table \(did you mean static\?\)"),
         (REPRODUCES % '{"30": {default: static, smal: null}}', r"table1\.30: no scale is called 'smal' \(did you mean"),
         (REPRODUCES % '{"30": static, "40": static}', r"table1: arms '30' and '40' both take the row 'static'"),
+        (
+            REPRODUCES.replace("roberta-table1", "bert-abstract") % '{"30": improvement}',
+            r"bert-abstract\.30: row 'improvement' is a difference of others; there is bert",
+        ),
         (REPRODUCES.replace("table1", "table") % "{}", r"reproduces: no table is called 'roberta-table'"),
     ],
 )

@@ -164,6 +164,13 @@ def test_a_column_of_another_split_metric_or_task_stays_the_papers_own(
     assert cell(table, "dynamic", "sst2.accuracy").published is None
 
 
+def test_no_arm_stands_beside_a_difference_of_other_rows(planned: Plan, paper: PaperTable) -> None:
+    differences = [row.model_copy(update={"group": "difference"}) for row in paper.rows]
+    (dynamic,) = (arm for arm in planned.arms if arm.label == "dynamic")
+    assert paper_row(planned, dynamic, paper) is not None
+    assert paper_row(planned, dynamic, paper.model_copy(update={"rows": tuple(differences)})) is None
+
+
 def test_rows_that_no_arm_can_stand_for_are_listed_with_what_it_would_take(project: Project, store: Store) -> None:
     (table,) = tables_for(project, store, "bart-table1", "mini")
     assert table.notes[0].startswith("There are no runs")

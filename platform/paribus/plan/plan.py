@@ -130,7 +130,9 @@ def again(plan_: Plan, project: Project, results: Results) -> Plan:
 def _refuse_rows_that_are_not_there(project: Project, name: str, labels: list[str], scale: str) -> None:
     where, experiment = f"{project.experiments.path(name)}: reproduces", project.experiments.get(name)
     for table, named in experiment.reproduces.items():
-        rows = [row.key for row in project.tables.get(table, where).rows]
+        paper = project.tables.get(table, where)
+        rows = [row.key for row in paper.systems]
+        differences = {row.key for row in paper.rows}.difference(rows)
         for label, said in named.items():
             if label not in labels:
                 raise SpecError(f"{where}.{table}: no arm {label!r}" + suggest(label, labels))
@@ -138,7 +140,8 @@ def _refuse_rows_that_are_not_there(project: Project, name: str, labels: list[st
                 project.scales.path(at, f"{where}.{table}.{label}")
             for row in [said] if isinstance(said, str) else filter(None, said.values()):
                 if row not in rows:
-                    raise SpecError(f"{where}.{table}.{label}: the table has no row {row!r}" + suggest(row, rows))
+                    found = "is a difference of others" if row in differences else "is not in the table"
+                    raise SpecError(f"{where}.{table}.{label}: row {row!r} {found}" + suggest(row, rows))
         taken: dict[str, str] = {}
         for label in labels:
             row = (experiment.row_of(table, label, scale) or "").lower().replace("-", "_")

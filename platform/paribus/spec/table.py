@@ -111,8 +111,11 @@ class Column(Spec):
         return None if low <= value <= high else f"{value} is outside {low}..{high} for {self.metric}"
 
 
+DIFFERENCE = "difference"
+
+
 class Row(Spec):
-    """A row: a system or an arm. Rows of the group 'difference' hold differences between other rows."""
+    """A row: a system or an arm. Rows of the group DIFFERENCE hold differences between other rows."""
 
     model_config = ConfigDict(allow_inf_nan=True)  # the table refuses them by the name of the cell
 
@@ -139,6 +142,11 @@ class PaperTable(Spec):
     notes: str
     lacking: dict[Slug, Text] = {}
     """Row to what it would take to have it as an arm, for rows that no experiment has: not the paper's, ours."""
+
+    @property
+    def systems(self) -> list[Row]:
+        """The rows that an arm can stand beside: those that are no differences."""
+        return [row for row in self.rows if row.group != DIFFERENCE]
 
     @model_validator(mode="after")
     def _lacking_are_rows(self) -> "PaperTable":
@@ -177,7 +185,7 @@ class PaperTable(Spec):
             for column in self.columns:
                 refusal = column.refusal(
                     row.values[column.key],
-                    difference=row.group == "difference",
+                    difference=row.group == DIFFERENCE,
                     sweep=self.kind == "hyperparameters",
                 )
                 if refusal:

@@ -950,7 +950,7 @@ def paper_row(plan: Plan, arm: Arm, paper: PaperTable) -> PaperRow | None:
     if said is None:
         return None
     names = [said, *(levels if arm.baseline or len(levels) == 1 else [])]
-    rows = {row.key: row for row in paper.rows}
+    rows = {row.key: row for row in paper.systems}
     return next((rows[key] for name in names if (key := name.lower().replace("-", "_")) in rows), None)
 
 
