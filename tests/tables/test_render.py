@@ -46,11 +46,11 @@ TABLE = Table(
     question="Is #1 better than $2?",
     expect="no",
     columns=(
-        Column("squad2_f1", "SQuAD 2.0 F1", "as printed", True, published=True),
+        Column("squad2_f1", "SQuAD 2.0 F1", "as printed", True, published=True, split="test"),
         Column("batch", "Batch", "as printed", None, published=True),
         Column("remark", "Remark", "as printed", None, published=True),
-        Column("mlm.loss", "MLM loss", "nats", False, published=False, judged=True),
-        Column("cola.mcc", "CoLA mcc", "points", True, published=False, judged=True, beside="cola"),
+        Column("mlm.loss", "MLM loss", "nats", False, published=False, judged=True, split="test"),
+        Column("cola.mcc", "CoLA mcc", "points", True, published=False, judged=True, beside="cola", split="dev"),
     ),
     rows=(
         Row(
@@ -185,6 +185,14 @@ def test_csv_is_a_line_a_cell_and_rounds_nothing() -> None:
     assert (both["paper"], both["ours"]) == ("50", "12.0")
     loss = found["dynamic", "mlm.loss"]
     assert (loss["n"], loss["difference"], loss["low"], loss["seeds"]) == ("3", "-0.0124", "-0.03", "0 1 2")
+
+
+def test_csv_tells_measures_apart_by_group_and_split() -> None:
+    ours, theirs = replace(TABLE.rows[1], cells=(Cell(70.1),)), Row("static", "static", "Published only", (Cell(70.2),))
+    for split in ("dev", "test"):
+        table = replace(TABLE, columns=(replace(TABLE.columns[0], split=split),), rows=(theirs, ours))
+        lines = csv.DictReader(io.StringIO(render(table, "csv")))
+        assert [(line["group"], line["split"]) for line in lines] == [("Published only", split), ("Arms", split)]
 
 
 def test_html_is_well_formed_and_needs_nothing_else() -> None:

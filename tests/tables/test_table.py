@@ -68,6 +68,7 @@ def test_the_papers_columns_come_first_then_ours(planned: Plan, store: Store, pa
         ("casing.f1", "points", False),
         ("equal", "as printed", False),
     ]
+    assert [column.split for column in table.columns] == ["dev", "dev", "dev", "test", "test", "dev", "dev", None]
     assert [row.key for row in table.rows] == ["reference", "static", "dynamic", "unigram", "majority"]
     assert [row.baseline for row in table.rows] == [False, True, False, False, False]
     assert (table.question or "").startswith("Does drawing") and table.expect == "no measurable difference"

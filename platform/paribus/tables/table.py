@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -46,21 +47,24 @@ class Column:
     """Whether the arms' differences on it get a verdict."""
     beside: str | None = None
     """Of a column of ours that the paper has too: the key of the paper's, whose values stand in its cells."""
+    split: str | None = None
+    """What it was scored on: train, dev or test."""
 
 
+_held_out = partial(Column, published=False, split="test")
 HELD_OUT = (
-    Column("mlm.loss", "MLM loss", "nats", False, published=False, judged=True),
-    Column("mlm.perplexity", "MLM perplexity", "perplexity", False, published=False),
+    _held_out("mlm.loss", "MLM loss", "nats", False, judged=True),
+    _held_out("mlm.perplexity", "MLM perplexity", "perplexity", False),
 )
 DETECTION = (
-    Column("generator.loss", "generator MLM loss", "nats", False, published=False),
-    Column("rtd.precision", "replaced precision", "points", True, published=False),
-    Column("rtd.recall", "replaced recall", "points", True, published=False),
-    Column("rtd.auc", "replaced AUC", "points", True, published=False),
+    _held_out("generator.loss", "generator MLM loss", "nats", False),
+    _held_out("rtd.precision", "replaced precision", "points", True),
+    _held_out("rtd.recall", "replaced recall", "points", True),
+    _held_out("rtd.auc", "replaced AUC", "points", True),
 )
 WHOLE_WORDS = (
-    Column("words.bits_per_byte", "masked words, bits a byte", "bits", False, published=False, judged=True),
-    Column("words.word_accuracy", "whole words right", "points", True, published=False, judged=True),
+    _held_out("words.bits_per_byte", "masked words, bits a byte", "bits", False, judged=True),
+    _held_out("words.word_accuracy", "whole words right", "points", True, judged=True),
 )
 # What papers' tables call our tasks and metrics, where it is not their name. Papers answer the middle and high
 # questions of RACE by one model; race-middle and race-high are models of their own, so they are no column of theirs.
@@ -295,11 +299,12 @@ class _Layout:
                     published=False,
                     judged=metric == task.metrics[0],
                     beside=theirs.key if (theirs := self._theirs(task, metric)) and _comparable(theirs) else None,
+                    split="dev",
                 )
                 for task, metric in self.scores
             ),
             *(
-                [Column("average", str(plan.experiment.average), "points", True, False, True)]
+                [Column("average", str(plan.experiment.average), "points", True, False, True, split="dev")]
                 * bool(plan.experiment.average)
             ),
         ]
@@ -981,7 +986,7 @@ def _lacking(paper: PaperTable) -> str:
 
 def _published_columns(paper: PaperTable) -> list[Column]:
     return [
-        Column(column.key, _printed_label(column), "as printed", column.higher_is_better, published=True)
+        Column(column.key, _printed_label(column), "as printed", column.higher_is_better, True, split=column.split)
         for column in paper.columns
     ]
 

@@ -10,7 +10,7 @@ from paribus.tables.render.digits import printed
 from paribus.tables.table import Cell, Column, Row, Table
 
 FIELDS = (
-    *("row", "column", "paper", "ours", "n", "difference", "low", "high", "seeds"),
+    *("group", "row", "column", "split", "paper", "ours", "n", "difference", "low", "high", "seeds"),
     *("verdict", "p", "sesoi", "mde", "more_seeds", "hours", "best", "runs"),
 )
 
@@ -32,13 +32,13 @@ def as_csv(table: Table) -> str:
 
 
 def _line(row: Row, column: Column, cell: Cell | None) -> list[object]:
+    place = [row.group, row.key, column.key, column.split]
     if cell is None:
-        return [row.key, column.key, *(None,) * (len(FIELDS) - 2)]
+        return [*place, *(None,) * (len(FIELDS) - len(place))]
     value = printed(cell.value) if isinstance(cell.value, list) else cell.value
     found, verdict = cell.difference, cell.verdict
     return [
-        row.key,
-        column.key,
+        *place,
         *((value, None) if column.published else (cell.published, value)),
         len(cell.samples) or None,
         *((found.mean, found.low, found.high) if found else (None, None, None)),
