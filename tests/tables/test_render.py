@@ -411,6 +411,22 @@ def test_two_names_that_look_alike_as_files_stay_two(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("format", ["md", "tex", "html", "terminal"])
+def test_long_names_that_begin_alike_stay_apart(format: str) -> None:
+    rows = [replace(TABLE.rows[2], key=name, label=name) for name in ("x" * 90 + end for end in "abc")]
+    table = replace(TABLE, rows=tuple(rows), notes=())
+    text = terminal(table, 120) if format == "terminal" else render(table, format)
+    shown = set(re.findall("x{70,}\u2026(?: [0-9])?", text.replace(r"\ldots{}", "\u2026")))
+    assert len(shown) == 3 and {len(name) for name in shown} == {digits.LONGEST}
+
+
+@given(st.lists(st.text("ab", max_size=9)), st.integers(5, 9))
+def test_short_names_are_as_many_as_the_names(names: list[str], longest: int) -> None:
+    found = digits.short(names, longest)
+    assert len(set(found.values())) == len(set(names))
+    assert all(len(text) <= longest and (text == name or len(name) > longest) for name, text in found.items())
+
+
 def test_csv_says_why_a_verdict_is_refused() -> None:
     refused = Cell(12.0, SAMPLES, Difference(1.0, 0.5, 1.5, 3), verdict=Verdict("refused", why="another learning rate"))
     table = replace(TABLE, columns=TABLE.columns[4:], rows=(Row("b", "b", "Arms", (refused,), arm=True),))

@@ -12,6 +12,7 @@ from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates
 from paribus.tables.frame import states
+from paribus.tables.render.digits import short
 from paribus.tables.table import Table, experiment_table
 
 LABEL = 32
@@ -61,12 +62,7 @@ class Content:
     @cached_property
     def short(self) -> Mapping[str, str]:
         """Arm to a name of at most LABEL characters that no other arm has, for where there is little room."""
-        found: dict[str, str] = {}
-        for arm in self.plan.arms:
-            name = arm.label if len(arm.label) <= LABEL else arm.label[: LABEL - 1] + "\u2026"
-            count = list(found.values()).count(name)
-            found[arm.label] = name if not count else f"{name[: LABEL - 4]}\u2026 {count + 1}"
-        return found
+        return short([arm.label for arm in self.plan.arms], LABEL)
 
     @cached_property
     def certificates(self) -> Mapping[str, Certificate]:

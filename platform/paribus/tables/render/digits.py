@@ -3,7 +3,8 @@
 import itertools
 import math
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from paribus.spec.table import Value
 from paribus.tables.table import Cell, Column, Row, Table
@@ -130,10 +131,26 @@ def parts(table: Table) -> dict[str, int]:
 
 
 def label(row: Row) -> str:
-    """The row's label, a long one shortened; the baseline is named as such."""
-    name = plain(row.label)
-    name = name if len(name) <= LONGEST else name[: LONGEST - 1] + "\u2026"
-    return f"{name} (baseline)" if row.baseline else name
+    """The row's label; the baseline is named as such."""
+    return f"{plain(row.label)} (baseline)" if row.baseline else plain(row.label)
+
+
+def shortened(table: Table) -> Table:
+    """`table` with labels of at most LONGEST characters."""
+    names = short([row.label for row in table.rows], LONGEST)
+    return replace(table, rows=tuple(replace(row, label=names[row.label]) for row in table.rows))
+
+
+def short(names: Iterable[str], longest: int) -> dict[str, str]:
+    """Each of `names` in at most `longest` characters, so that two names stay two."""
+    found: dict[str, str] = {}
+    taken = set()
+    for name in dict.fromkeys(names):
+        ends = itertools.chain(["\u2026"], (f"\u2026 {number}" for number in itertools.count(2)))
+        cut = (name[: longest - len(end)] + end for end in ends)
+        found[name] = name if len(name) <= longest else next(text for text in cut if text not in taken)
+        taken.add(found[name])
+    return found
 
 
 def plain(text: str) -> str:

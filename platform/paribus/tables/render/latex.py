@@ -21,6 +21,7 @@ _ESCAPES = {
 
 def render(table: Table) -> str:
     """`table` as a snippet for \\input."""
+    table = digits.shortened(table)
     notes = " ".join(escape(note) for note in digits.notes(table))
     warnings = [rf"\textbf{{{escape(warning)}}}\par\smallskip" for warning in table.warnings]
     lines = [

@@ -6,6 +6,7 @@ from paribus.tables.table import Cell, Column, Table
 
 def render(table: Table) -> str:
     """`table` as Markdown."""
+    table = digits.shortened(table)
     lines = [f"## {_escape(table.title)}", ""]
     if table.question:
         lines += [f"*{_escape(table.question)}* Expected: {_escape(table.expect or '')}", ""]

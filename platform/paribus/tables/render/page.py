@@ -44,6 +44,7 @@ def style() -> str:
 
 def fragment(table: Table, runs: str = "") -> str:
     """`table` and its notes, to stand in a page; `runs`: the address of the page that has its runs, if another."""
+    table = digits.shortened(table)
     notes = "\n".join(f"<li>{escape(note)}</li>" for note in digits.notes(table))
     return f"""<div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}">
 <table class="sortable">

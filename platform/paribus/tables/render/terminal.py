@@ -15,6 +15,7 @@ _GAP = 3  # characters between two columns
 
 def show(table: Table, width: int = 100) -> RenderableType:
     """`table` for rich's `Console.print` at `width` characters: the question, the table, the notes."""
+    table = digits.shortened(table)
     parts: list[RenderableType] = [Text(digits.plain(table.title), style="bold")]
     if table.question:
         parts.append(Text(f"{digits.plain(table.question)}\nExpected: {digits.plain(table.expect or '')}"))
