@@ -75,6 +75,17 @@ def test_a_served_page_is_there_before_its_charts_and_curves_are_read(
         assert "dynamic" in drawn and drawn == Site(project, store).chart("masks@debug", kind, "wide")
 
 
+def test_a_page_opens_no_record_of_a_stage_that_the_index_has(
+    project: Project, store: Store, planned: Callable[[str], Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = planned("masks")
+    (took, *_) = Content(found, store, project).seconds["dynamic"].items()
+    monkeypatch.setattr(Store, "record", lambda *_: pytest.fail("opened again"))
+    content = Content(found, store, project)
+    assert took in content.seconds["dynamic"].items() and took[1] > 0
+    assert any(row.arm for row in content.table.rows)
+
+
 def test_missing_and_diverged_runs_are_counted(project: Project, store: Store, planned: Callable[[str], Plan]) -> None:
     site = Site(project, store)
     assert "7 done, 1 missing" in site.experiment(planned("masks"))

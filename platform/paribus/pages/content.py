@@ -112,8 +112,7 @@ class Content:
             parts = dict.fromkeys((PARTS[stage.kind] for stage in run.stages if stage.kind in PARTS), 0.0)
             for stage in run.stages:
                 if stage.kind in PARTS:
-                    record = self.store.record(stage.key)
-                    parts[PARTS[stage.kind]] += record["finished"] - record["started"]
+                    parts[PARTS[stage.kind]] += self.stages.took(stage.key)
             for part, seconds in parts.items():
                 took.setdefault(run.arm.label, {}).setdefault(part, []).append(seconds)
         return {arm: {part: statistics.median(all_) for part, all_ in parts.items()} for arm, parts in took.items()}

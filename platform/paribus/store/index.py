@@ -20,7 +20,7 @@ from paribus.files import write_atomically
 from paribus.plan.runs import PlannedRun
 from paribus.store.store import Store
 
-NAME = "index-2"
+NAME = "index-3"
 """To be counted up when SCHEMA changes. A sha256, then a Parquet file that it is of."""
 
 FACTS: dict[str, type[pl.DataType]] = {
@@ -31,11 +31,13 @@ FACTS: dict[str, type[pl.DataType]] = {
     "matmul": pl.String,
     "compile": pl.String,
     "sdpa": pl.String,
+    "started": pl.Float64,
+    "finished": pl.Float64,
     "seconds": pl.Float64,
     "peak_memory_mb": pl.Float64,
 }
 """Of a stage's record, numbers last; null where it does not say."""
-NUMBERS = ("seconds", "peak_memory_mb")
+NUMBERS = ("started", "finished", "seconds", "peak_memory_mb")
 ROW: dict[str, type[pl.DataType]] = {
     "task": pl.String,
     "metric": pl.String,
@@ -58,6 +60,10 @@ class Finished:
     def records(self) -> dict[str, dict[str, Any]]:
         """FACTS of each, by its key."""
         return {key: dict(zip(FACTS, facts, strict=True)) for key, *facts in self._stages.drop("rows").iter_rows()}
+
+    def took(self, key: str) -> float:
+        """Seconds of a worker on a stage, from its claim to its end."""
+        return float(self.records[key]["finished"] - self.records[key]["started"])
 
     @cached_property
     def rows(self) -> pl.DataFrame:

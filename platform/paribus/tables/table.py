@@ -245,10 +245,10 @@ def experiment_table(
     tried = any(tuning.done for tuning in plan.tunings)
     if untouched and not tried and set(found.values()) <= {"missing", "untuned"}:
         note = f"There are no runs of {plan.name} yet; this makes them: `paribus run {plan.command}`"
-        layout = _Layout(plan, store, measured, found, paper, finished=finished)
+        layout = _Layout(plan, stages, measured, found, paper, finished=finished)
         return replace(paper_table(paper, note), warnings=layout.warnings()) if paper else layout.table(note)
     compared = certificates(plan, stages, allow) if compared is None else compared
-    layout = _Layout(plan, store, measured, found, paper, compared, finished)
+    layout = _Layout(plan, stages, measured, found, paper, compared, finished)
     return layout.table(*foot(layout.certificates, allow))
 
 
@@ -263,14 +263,14 @@ class _Layout:
     def __init__(
         self,
         plan: Plan,
-        store: Store,
+        stages: Finished,
         measured: pl.DataFrame,
         states: Mapping[tuple[str, int], str],
         paper: PaperTable | None,
         certificates: Mapping[str, Certificate] | None = None,
         finished: Mapping[str, int] | None = None,
     ) -> None:
-        self.plan, self.store, self.measured, self.states, self.paper = plan, store, measured, states, paper
+        self.plan, self.stages, self.measured, self.states, self.paper = plan, stages, measured, states, paper
         self.certificates, self.finished = certificates or {}, finished or {}
         self.refusals = {arm: found.refusal for arm, found in self.certificates.items() if found.refusal}
         self.tasks = plan.baseline.run.evaluation.tasks
@@ -473,7 +473,7 @@ class _Layout:
             return 0.0
         shared = {stage.key for stage in self.runs[label, 0 if done else 1].stages}
         own = [stage.key for stage in self.runs[label, done].stages if stage.key not in shared]
-        return float(sum(record["finished"] - record["started"] for record in map(self.store.record, own)))
+        return sum(map(self.stages.took, own))
 
     def _values(self) -> dict[str, dict[str, dict[int, float]]]:
         """Column key to arm to seed to value, without the runs that diverged."""
