@@ -161,6 +161,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(paribus: Paribus, argv:
         ("corpus.kind=jsonnl", "corpus.kind: found \"jsonnl\", expected one of 'jsonl'"),
         ("optimizer.lr", "--set optimizer.lr: expected path=value"),
         ("optimizer.lr=[1", "--set optimizer.lr=[1"),
+        ("optimizer.lr=\udcff", ": not YAML (unacceptable character #xdcff: special characters"),
         ("objective.rate=0.3", "cannot set objective.rate: the factor masking-rate varies objective.rate"),
         ("objective={kind: mlm}", "the factor masking-rate varies objective.rate"),
         ("objective.sentence=nsp", "needs packing.kind segment-pairs or sentence-pairs with negatives random-document"),
@@ -242,6 +243,20 @@ def test_a_file_that_cannot_be_read_as_what_it_is_is_named(
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(content)
     assert message in refused(paribus("plan", "mine", "--scale", "debug"))
+
+
+@pytest.mark.parametrize("place", ["experiments/x\udcff.yaml", "data/x\udcff.jsonl", "x\udcff"])
+def test_a_file_or_folder_whose_name_is_not_utf_8_is_named(
+    paribus: Paribus, project: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    if place.startswith("x"):
+        monkeypatch.setenv("PARIBUS_STORE", str(project / place))
+    else:
+        shutil.copy(project / Path(place).with_stem("mine" if "experiments" in place else "docs"), project / place)
+        corpus(corpus={"kind": "jsonl", "paths": ["*.jsonl"]})
+    told = refused(paribus("run", "mine", "--scale", "debug"))
+    assert place.partition("\udcff")[0] in told and told.endswith(": the name is not UTF-8; rename it")
+    assert not (project / "results" / "queue").exists()
 
 
 def test_a_place_where_nothing_can_be_written_is_named(

@@ -81,6 +81,15 @@ class Settings(BaseModel):
     machine at once. It must be longer than a shared folder takes to show one machine what another wrote."""
 
 
+def _named(path: Path) -> Path:
+    """`path`, the name of which is text: what is not can be in no record, no queue and no table."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise SpecError(f"{path}: the name is not UTF-8; rename it") from None
+    return path
+
+
 class Library(Generic[S]):
     """The files of one kind by name, shipped and the user's."""
 
@@ -93,7 +102,7 @@ class Library(Generic[S]):
         found: dict[str, Path] = {}
         for folder in self._folders:
             for path in sorted(folder.glob("*.yaml")):
-                other = found.setdefault(path.stem, path)
+                other = found.setdefault(_named(path).stem, path)
                 if other.resolve() != path.resolve():
                     raise SpecError(f"two {self.kind}s are called {path.stem!r}: {other} and {path}; rename one")
         return found
@@ -161,12 +170,12 @@ class Project:
     @property
     def store(self) -> Path:
         """The store's folder: PARIBUS_STORE, else what paribus.toml says."""
-        return Path(os.environ.get("PARIBUS_STORE") or self.root / self.settings.store)
+        return _named(Path(os.environ.get("PARIBUS_STORE") or self.root / self.settings.store))
 
     @property
     def data(self) -> Path:
         """The folder that users' corpora and tasks are relative to: PARIBUS_DATA, else what paribus.toml says."""
-        return Path(os.environ.get("PARIBUS_DATA") or self.root / self.settings.data)
+        return _named(Path(os.environ.get("PARIBUS_DATA") or self.root / self.settings.data))
 
     def base(self, name: str, asked_by: str = "") -> Run:
         """The run that the base called `name` stands for."""
@@ -368,7 +377,7 @@ def expand(folder: Path, patterns: tuple[str, ...], endings: tuple[str, ...], ke
             matches = sorted(p for p in path.parent.glob(path.name) if p.is_file())
         if not matches:
             raise DataError(f"{key}: no file matches {pattern!r} (looked in {path.parent})")
-        found += [match for match in matches if match not in found]
+        found += [_named(match) for match in matches if match not in found]
     return found
 
 

@@ -72,7 +72,7 @@ def parse(text: str, where: str) -> Any:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise SpecError(f"{where}{line}: {error.problem or 'not YAML'}") from None
     except yaml.YAMLError as error:
-        raise SpecError(f"{where}: not YAML ({error})") from None
+        raise SpecError(f"{where}: not YAML ({' '.join(str(error).split())})") from None
 
 
 def load(model: type[S], path: Path) -> S:
