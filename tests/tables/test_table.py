@@ -361,24 +361,23 @@ def test_an_unknown_name_is_an_error_that_suggests(project: Project, store: Stor
         tables_for(project, store, "roberta-table11", "mini")
 
 
+def other_rows(planned: Plan) -> Plan:
+    """The plan whose arms but the baseline are evaluated on other rows."""
+
+    def moved(stage: Stage) -> Stage:
+        return replace(stage, inputs={**stage.inputs, "pack": "pack-0"}) if stage.kind == "evaluate" else stage
+
+    runs = [run if run.arm.baseline else replace(run, stages=list(map(moved, run.stages))) for run in planned.runs]
+    return replace(planned, runs=runs)
+
+
 def test_losses_on_other_held_out_tokens_are_shown_without_a_difference(
     planned: Plan, store: Store, fill: Fill
 ) -> None:
     fill(store, planned)
     warning = "nats and perplexities of different tokens do not compare"
     assert not any(warning in note for note in experiment_table(planned, store).notes)
-    runs = [
-        replace(
-            run,
-            stages=[
-                replace(s, inputs={**s.inputs, "pack": "pack-0"}) if s.kind == "evaluate" else s for s in run.stages
-            ],
-        )
-        if not run.arm.baseline
-        else run
-        for run in planned.runs
-    ]
-    found = experiment_table(replace(planned, runs=runs), store)
+    found = experiment_table(other_rows(planned), store)
     assert any(warning in note for note in found.notes)
     losses = [row.cells[0] for row in found.rows if row.arm]
     assert all(cell and cell.samples and cell.difference is None for cell in losses)
@@ -683,6 +682,37 @@ def test_a_table_with_a_diverged_arm_says_so_first(planned: Plan, store: Store, 
     assert experiment_table(planned, store).warnings == (
         "Diverged runs are in no number, which makes their arm look better than it is: dynamic 1.",
     )
+
+
+def test_arms_that_are_no_better_than_what_learnt_nothing_are_named_before_their_verdicts(
+    planned: Plan, store: Store, fill: Fill, measure: Measure
+) -> None:
+    def worse(run: PlannedRun, stage: Stage) -> list[tuple[str, str | None, float]]:
+        if stage.kind == "task":  # as good as the baseline is on all
+            return [(f"majority.{metric}", "dev", 0.60) for metric in stage.spec.metrics]
+        return [("loss", "test", 6.0 + 0.1 * run.seed)] if stage.kind == "evaluate" else measure(run, stage)
+
+    fill(store, planned, worse)
+    table = experiment_table(planned, store)
+    assert cell(table, "static", "grammar.mcc").value == pytest.approx(60.0)
+    assert table.warnings == (
+        "No better than what learnt nothing (last rows), whatever the verdict: MLM loss of static, dynamic; "
+        "grammar mcc of static; casing f1 of static.",
+    )
+
+
+def test_bits_of_other_pieces_are_not_held_against_the_baselines_unigrams(
+    planned: Plan, store: Store, fill: Fill, measure: Measure
+) -> None:
+    def worse(run: PlannedRun, stage: Stage) -> list[tuple[str, str | None, float]]:
+        rows = measure(run, stage)
+        return [(*row[:2], 2.6, *row[3:]) if row[0] == "bits_per_byte" else row for row in rows]
+
+    fill(store, planned, worse)
+    asked = other_vocabulary(planned)
+    told = "No better than what learnt nothing (last rows), whatever the verdict: masked words, bits a byte of static"
+    assert experiment_table(asked, store).warnings[-1] == f"{told}, dynamic."
+    assert experiment_table(other_rows(asked), store).warnings[-1] == f"{told}."
 
 
 def test_runs_of_an_older_version_are_counted_and_not_shown(planned: Plan, store: Store, fill: Fill) -> None:

@@ -311,6 +311,8 @@ class _Layout:
         shared = {column.beside for column in self.ours}
         columns = _published_columns(paper) if paper else []
         self.published = [column for column in columns if column.key not in shared]
+        ours = enumerate(self.ours, len(self.published) + len(self.settings))
+        self.judged = {index: column for index, column in ours if column.judged}  # by its place in a row
 
     def _scores(self) -> list[tuple[Task, Metric]]:
         """The task and metric of each column of scores: a task's first metric, which gets the verdict, and those that
@@ -347,6 +349,7 @@ class _Layout:
         arms, contrasts = self._judged([self._arm(arm, values) for arm in plan.arms], values)
         matched = {row.key for arm in plan.arms if (row := self._row_of(arm))}
         others = [row for row in self.paper.rows if row.key not in matched] if self.paper else []
+        references = self._references()
         blank = (None,) * len(self.settings)
         beside = self.paper and self.paper.id != next(iter(plan.experiment.reproduces), None)
         return Table(
@@ -369,14 +372,14 @@ class _Layout:
                     for row in others
                 ),
                 *arms,
-                *self._references(),
+                *references,
             ),
             (*notes, *self._notes(arms)),
             plan.experiment.question,
             plan.experiment.expect,
             self._provenance(),
             tuned=self.tuned,
-            warnings=(*self._incomparable(), *self.warnings()),
+            warnings=(*self._incomparable(), *self.warnings(), *self._no_better(arms, references)),
             claims=tuple(
                 check(claim, *contrasts.get((claim.arm, claim.metric), (None, None)))
                 for claim in plan.experiment.claims
@@ -413,6 +416,22 @@ class _Layout:
             + (f" On test there, on dev here: {', '.join(elsewhere)}." if elsewhere else "")
         ]
 
+    def _no_better(self, arms: Sequence[Row], references: Sequence[Row]) -> list[str]:
+        """Which arms are no better than a reference on what verdicts are given on."""
+        apart = {arm.label for arm in self.plan.arms if not self._same_evaluation(arm)}
+        found: dict[str, list[str]] = {}
+        for index, column in self.judged.items():
+            known = [cell for row in references if (cell := row.cells[index])]
+            for row in arms if known else ():
+                if (cell := row.cells[index]) is None or not cell.samples:
+                    continue
+                # The reference has the baseline's pieces; other losses of other tokens have no difference either.
+                compared = row.baseline or (cell.difference and not (column in WHOLE_WORDS and row.key in apart))
+                if compared and not _better(cell.value, known[0].value, column):
+                    found.setdefault(column.label, []).append(row.label)
+        told = "; ".join(f"{label} of {', '.join(labels)}" for label, labels in found.items())
+        return [f"No better than what learnt nothing (last rows), whatever the verdict: {told}."] if told else []
+
     def _shared_columns(self) -> dict[str, str]:
         """The paper's columns that ours stand for: their label, and the split they are on."""
         return {theirs.label: str(theirs.split) for pair in self.scores if (theirs := self._theirs(*pair))}
@@ -421,9 +440,7 @@ class _Layout:
         self, rows: Sequence[Row], values: Mapping[str, Mapping[str, Mapping[int, float]]]
     ) -> tuple[list[Row], dict[tuple[str, str], tuple[Contrast, Verdict]]]:
         """The arms' `rows` with their verdicts and the best of each column; and what was judged, by arm and column."""
-        first = len(rows[0].cells) - len(self.ours) - 1  # the certificate's column is the last
-        columns = dict(enumerate(self.ours, first))
-        judged = {index: column for index, column in columns.items() if column.judged}
+        judged = self.judged
         seconds = {row.key: self._seconds(row.key) for row in rows} if judged else {}
         contrasts = {
             (row.key, column.key): Contrast(
@@ -967,6 +984,13 @@ def paper_column(task: Task, metric: Metric, paper: PaperTable) -> PaperColumn |
         wanted.append(("corr", "dev"))
     columns = {(column.metric, column.split): column for column in reversed(paper.columns) if column.task == name}
     return next((columns[key] for key in wanted if key in columns), None)
+
+
+def _better(one: Value, other: Value, column: Column) -> bool:
+    """Whether a number of a column is better than another, by more than the rounding of a mean."""
+    assert isinstance(one, int | float) and isinstance(other, int | float)
+    ahead = one > other if column.higher_is_better else one < other
+    return ahead and not math.isclose(one, other, abs_tol=1e-9)
 
 
 def _plain(label: str) -> str:
