@@ -13,7 +13,8 @@ from paribus.project import Project, find
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run
 from paribus.spec.task import Built, Folder
-from paribus.tables.table import paper_column, paper_row, reproducing
+from paribus.tables.experiment import reproducing
+from paribus.tables.published import paper_column, paper_row
 
 PROJECT = find(Path(__file__).parent.parent)
 

@@ -679,8 +679,8 @@ def power(
     from dataclasses import asdict
 
     from paribus import views
+    from paribus.tables.experiment import experiment_table
     from paribus.tables.power import needed, notes, rows
-    from paribus.tables.table import experiment_table
 
     if effect is not None and (metric is None or not 0 < effect < math.inf):
         raise ParibusError(f"--effect {effect:g}: expected a size above 0 in the unit of one column, and its --metric")
@@ -711,8 +711,8 @@ def _print_tables(
     from paribus.jobs.queue import ended, names
     from paribus.spec.load import parse_override
     from paribus.store.store import writing
+    from paribus.tables.experiment import tables_for
     from paribus.tables.render import FORMATS, write_all
-    from paribus.tables.table import tables_for
 
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")

@@ -32,7 +32,8 @@ from paribus.spec.data import Imported, Sotu
 from paribus.spec.load import apply, build
 from paribus.spec.run import Run, Runtime
 from paribus.store.store import Store
-from paribus.tables.table import Cell, experiment_table
+from paribus.tables.experiment import experiment_table
+from paribus.tables.table import Cell
 
 transformers = pytest.importorskip("transformers", reason="needs the extra paribus[hf]")
 

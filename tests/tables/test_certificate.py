@@ -15,8 +15,9 @@ from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables import compare as comparing
 from paribus.tables.certificate import Certificate, certificates, percent
+from paribus.tables.experiment import experiment_table
 from paribus.tables.render import FORMATS, render
-from paribus.tables.table import Cell, experiment_table
+from paribus.tables.table import Cell
 
 MADE: Mapping[str, Any] = {
     "paribus": "1.0",

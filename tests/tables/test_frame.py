@@ -11,8 +11,8 @@ from paribus.spec.experiment import GLUE_AVERAGES
 from paribus.spec.finetuning import Point
 from paribus.store.index import Finished
 from paribus.store.store import Store
+from paribus.tables.experiment import experiment_table
 from paribus.tables.frame import SCHEMA, averages, chosen, frame, states
-from paribus.tables.table import experiment_table
 
 Fill = Callable[..., None]
 

@@ -24,10 +24,12 @@ from paribus.plan.plan import plan
 from paribus.project import Project
 from paribus.spec.experiment import Claim
 from paribus.store.store import Store
+from paribus.tables.experiment import experiment_table
+from paribus.tables.published import paper_table
 from paribus.tables.render import FORMATS, digits, latex, render, write_all
 from paribus.tables.render.terminal import show
 from paribus.tables.stats import Difference
-from paribus.tables.table import Cell, Column, Row, Sample, Table, experiment_table, paper_table
+from paribus.tables.table import Cell, Column, Row, Sample, Table
 from paribus.tables.verdict import Checked, Verdict
 
 GOLDEN = Path(__file__).parents[1] / "golden"

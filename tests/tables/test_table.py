@@ -10,17 +10,10 @@ from paribus.project import Project, find
 from paribus.spec.experiment import Claim
 from paribus.spec.table import PaperTable
 from paribus.store.store import Store
+from paribus.tables.experiment import experiment_table, tables_for
 from paribus.tables.power import needed, notes
-from paribus.tables.table import (
-    Cell,
-    Row,
-    Table,
-    experiment_table,
-    paper_column,
-    paper_row,
-    paper_table,
-    tables_for,
-)
+from paribus.tables.published import paper_column, paper_row, paper_table
+from paribus.tables.table import Cell, Row, Table
 
 Fill = Callable[..., None]
 Measure = Callable[[PlannedRun, Stage], list[tuple[str, str | None, float]]]

@@ -24,8 +24,9 @@ from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage, TaskTuning
 from paribus.project import find
 from paribus.store.store import Store, Work
+from paribus.tables.experiment import experiment_table
 from paribus.tables.render import FORMATS, render
-from paribus.tables.table import Table, experiment_table
+from paribus.tables.table import Table
 from paribus.tracking import mirror
 from paribus.tracking.mirror import content, sync
 from paribus.tracking.publish import publish

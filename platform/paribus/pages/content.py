@@ -11,9 +11,10 @@ from paribus.spec.table import PaperTable
 from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates
+from paribus.tables.experiment import experiment_table
 from paribus.tables.frame import states
 from paribus.tables.render.digits import short
-from paribus.tables.table import Table, experiment_table
+from paribus.tables.table import Table
 
 LABEL = 32
 PARTS = {

@@ -23,8 +23,9 @@ from paribus.project import PACKAGE, Project
 from paribus.spec.load import suggest
 from paribus.store.store import Store
 from paribus.tables import certificate
+from paribus.tables.experiment import reproducing
+from paribus.tables.published import paper_table, unreproduced
 from paribus.tables.render import page
-from paribus.tables.table import paper_table, reproducing, unreproduced
 
 PREFIX = "/paribus"
 FOLDER = PACKAGE / "dashboards" / "pages"

@@ -24,7 +24,8 @@ from paribus.project import Project
 from paribus.spec.base import digest
 from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
-from paribus.tables.table import Table, experiment_table
+from paribus.tables.experiment import experiment_table
+from paribus.tables.table import Table
 from paribus.tracking.wanted import Content, Entry, Point, Wanted
 
 STATUS = {"done": "FINISHED", "diverged": "FAILED", "pruned": "FINISHED", "running": "RUNNING", "missing": "SCHEDULED"}
