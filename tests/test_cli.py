@@ -400,7 +400,7 @@ def test_run_lists_the_reasons_where_they_differ(
 
 
 @pytest.mark.parametrize(
-    ("format", "beginning"), [("md", "## "), ("tex", "%"), ("html", "<!"), ("csv", "row,column,"), ("json", "{")]
+    ("format", "beginning"), [("md", "## "), ("tex", "%"), ("html", "<!"), ("csv", "group,row,column,"), ("json", "{")]
 )
 def test_table_prints_a_papers_table_in_every_format(
     paribus: Paribus, store: Store, format: str, beginning: str
