@@ -338,14 +338,15 @@ def add_variants(path: Path) -> Any:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
+    text = path.read_bytes()  # once, and not by a .pyc: that is known by time and size, which edited code may share
     try:
-        spec.loader.exec_module(module)
+        exec(compile(text, path, "exec"), module.__dict__)
     except ParibusError:
         raise
     except Exception as error:
         del sys.modules[name]
         raise SpecError(f"{path}: cannot be imported ({type(error).__name__}: {error})") from error
-    code = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    code = hashlib.sha256(text).hexdigest()[:16]
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Slot) and value.__module__ == name:
             value.code = code

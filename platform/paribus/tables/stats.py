@@ -50,16 +50,21 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Differenc
     if n == 0:
         return None
     mean = statistics.fmean(differences)
-    if n == 1 or _equal(differences):  # equal differences, as of two constants, say nothing of their spread
+    scale = max(abs(values[seed]) for values in (arm, baseline) for seed in arm.keys() & baseline.keys())
+    if n == 1 or _equal(differences, scale):  # equal differences, as of two constants, say nothing of their spread
         return Difference(mean, None, None, n)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / (n - 1))
     half = _t(n - 1) * sd / math.sqrt(n)
     return Difference(mean, mean - half, mean + half, n, sd)
 
 
-def _equal(values: Sequence[float]) -> bool:
-    """Whether all are one number, but for the rounding of the subtraction."""
-    return max(values) - min(values) <= 1e-12 * max(map(abs, values))
+ROUNDING = 1e-12
+"""Differences that are equal but for the rounding of what was subtracted lie no farther apart, as a share of that."""
+
+
+def _equal(differences: Sequence[float], scale: float) -> bool:
+    """Whether all are one number, but for the rounding of numbers as large as `scale`."""
+    return max(differences) - min(differences) <= ROUNDING * scale
 
 
 @cache
@@ -105,11 +110,12 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def tied(arms: Mapping[str, Mapping[int, float]], higher_is_better: bool, alpha: float = ALPHA) -> set[str]:
-    """The arms that may be the best: those that no other is better than by a one-sided paired t test.
+    """The arms that may be the best: those that no other is better than by a paired t test.
 
-    Each arm is tested against each other, at `alpha` over their number, so that the arm that is truly the best is
-    left out in at most `alpha` of all cases (Hsu 1984, by Bonferroni). None where nothing can be tested: fewer than two
-    arms of two common seeds, or differences whose spread is not known.
+    Each arm is tested against each other, two-sided as verdicts are, so that none is called the best of two that a
+    verdict does not tell apart; at `alpha` over their number, so that the arm that is truly the best is left out in at
+    most `alpha` / 2 of all cases (Hsu 1984, by Bonferroni). None where nothing can be tested: fewer than two arms of
+    two common seeds, or differences whose spread is not known.
     """
     known = {arm: values for arm, values in arms.items() if len(values) > 1}
     if len(known) < 2:
@@ -119,14 +125,14 @@ def tied(arms: Mapping[str, Mapping[int, float]], higher_is_better: bool, alpha:
     seeds = sorted(set().union(*known.values()))
     scores = np.array([[values.get(seed, math.nan) for seed in seeds] for values in known.values()])
     scores = scores if higher_is_better else -scores
-    level = alpha / (len(known) - 1)
+    level = alpha / 2 / (len(known) - 1)
     found, tested = set(), False
     for arm, mine in zip(known, scores, strict=True):
         ahead = scores - mine
         pairs = np.sum(~np.isnan(ahead), axis=1)
         mean = np.nansum(ahead, axis=1) / np.maximum(pairs, 1)
         squares = np.nansum((ahead - mean[:, None]) ** 2, axis=1)
-        usable = (pairs > 1) & (squares > 1e-20 * np.square(mean))
+        usable = (pairs > 1) & (squares > np.square(ROUNDING * np.nanmax(np.abs(scores))))
         tested |= bool(np.any(usable))
         t = mean[usable] * np.sqrt(pairs[usable] * (pairs[usable] - 1) / squares[usable])
         if not np.any(stdtr(pairs[usable] - 1, -t) <= level):
