@@ -1,6 +1,9 @@
 """Stages of a run one after another: each kind has its function; a task that starts from another one's encoder."""
 
 import json
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -149,6 +152,18 @@ def test_a_stage_says_what_computed_it(project: Project, tmp_path: Path) -> None
     assert (record["device"], record["driver"], record["matmul"]) == ("cpu", None, "highest")
     assert record["peak_memory_mb"] > 10
     assert store.provenance(record["provenance"])["code"] == execute.program(project)
+
+
+def test_variants_are_run_as_they_are_hashed_however_old_their_file_says_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    script = "from pathlib import Path; from paribus.project import add_variants"
+    script += f"; print(add_variants(Path({str(path)!r})).SCALE)"
+    environment = {**os.environ, "PYTHONPATH": str(Path(execute.__file__).parents[1]), "PYTHONDONTWRITEBYTECODE": ""}
+    for scale in ("1.0", "9.0"):
+        path.write_text(f"SCALE = {scale}\n")
+        os.utime(path, (1e9, 1e9))
+        done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+        assert done.stdout.strip() == scale, done.stderr
 
 
 def test_the_program_is_another_one_when_the_users_variants_are_edited(project: Project) -> None:

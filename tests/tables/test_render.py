@@ -434,3 +434,16 @@ def test_csv_says_why_a_verdict_is_refused() -> None:
     table = replace(TABLE, columns=TABLE.columns[4:], rows=(Row("b", "b", "Arms", (refused,), arm=True),))
     (line,) = csv.DictReader(io.StringIO(render(table, "csv")))
     assert line["verdict"] == "refused: another learning rate" and line["p"] == ""
+
+
+def test_a_difference_that_is_told_from_nothing_does_not_round_to_nothing() -> None:
+    column = Column("task.accuracy", "accuracy", "points", True, published=False)
+    found = Difference(0.03, 0.012, 0.048, 3, 0.007)
+    samples = tuple(Sample(seed, f"run-{seed}", 78.1) for seed in range(3))
+    cell = Cell(78.1, samples, found, verdict=Verdict("helps", 0.01))
+    assert digits.below(cell, column)[:2] == ["+0.03", "[+0.01, +0.05]"]
+    assert digits.below(replace(cell, verdict=Verdict("inconclusive", 0.5)), column)[:2] == ["0.0", "[0.0, 0.0]"]
+
+
+def test_hours_are_plain_numbers() -> None:
+    assert [digits.hours(count) for count in (0.3, 99.6, 1234.0)] == ["0.3 h", "100 h", "1,234 h"]

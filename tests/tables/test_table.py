@@ -596,6 +596,89 @@ def test_a_discriminator_has_its_own_score_of_a_sentence(project: Project, store
     assert "(sum of log P(original))" in note
 
 
+def changed(project: Project, name: str, changes: str) -> Plan:
+    """An experiment of two arms: as the base is, and with `changes`."""
+    (project.root / "ablations").mkdir(exist_ok=True)
+    (project.root / f"ablations/{name}.yaml").write_text(
+        f"source: a test\nbase: plain\nlevels: {{plain: {{}}, other: {{{changes}}}}}\n"
+    )
+    (project.root / f"experiments/{name}.yaml").write_text(
+        f"question: '?'\nexpect: '?'\nbase: bert-relative\nfactors: [{name}]\nseeds: 3\ntasks: [casing, unlikely]\n"
+    )
+    return plan(find(project.root), name, "mini")
+
+
+@pytest.mark.parametrize(
+    "changes, said, compared",
+    [
+        ("tokenizer.lowercase: false", "Held-out words differ between plain and other", {"casing.f1"}),
+        ("corpus.documents: 60", "Held-out words differ between plain and other", {"casing.f1"}),
+        ("tokenizer.vocabulary_size: 300", "Other pairs than plain, no difference: other.", {"casing.f1", "words"}),
+        ("objective.replacement: {mask: 0.0, random: 1.0}", "other never saw [MASK], by which", {"casing.f1"}),
+        ("optimizer.lr: 1e-3", "All else equal", {"casing.f1", "mlm.loss", "unlikely.phenomenon-accuracy"}),
+    ],
+)
+def test_what_was_measured_on_other_items_has_no_difference_and_the_foot_says_so(
+    project: Project, store: Store, fill: Fill, changes: str, said: str, compared: set[str]
+) -> None:
+    planned = changed(project, "items", changes)
+    fill(store, planned)
+    table = experiment_table(planned, store)
+    found = cells(table, "other")
+    assert any(said in note for note in table.notes), table.notes
+    asked = {"casing.f1", "mlm.loss", "unlikely.phenomenon-accuracy", "words.bits_per_byte"} & found.keys()
+    names = {"words.bits_per_byte": "words"}
+    assert {names.get(key, key) for key in asked if (cell_ := found[key]) and cell_.difference} == compared
+    assert all(cell_ and cell_.samples for key, cell_ in found.items() if key in asked)
+
+
+def test_a_seed_whose_finetunings_diverged_leaves_its_column_without_a_verdict(
+    planned: Plan, store: Store, fill: Fill, measure: Measure
+) -> None:
+    lost = set(keys(run_of(planned, "dynamic", 1), "finetune"))
+
+    def but_one(run: PlannedRun, stage: Stage) -> list[tuple[str, str | None, float]]:
+        return [] if stage.key in lost and stage.spec.task.name == "grammar" else measure(run, stage)
+
+    fill(store, planned, but_one, diverged=list(lost))
+    table = experiment_table(planned, store)
+    found = cell(table, "dynamic", "grammar.mcc")
+    assert len(found.samples) == 2 and found.verdict and found.verdict.kind == "refused"
+    assert found.verdict.why == "fine-tunings of seeds that are done diverged: dynamic 1"
+    assert not found.best and not cell(table, "static", "grammar.mcc").best
+    assert cell(table, "dynamic", "mlm.loss").verdict.kind != "refused"  # type: ignore[union-attr]
+
+
+def test_the_foot_names_what_the_experiment_sets_and_cells_that_lie_the_other_way_round(
+    planned: Plan, store: Store, fill: Fill, measure: Measure
+) -> None:
+    def turned(run: PlannedRun, stage: Stage) -> list[tuple[str, str | None, float]]:
+        rows = measure(run, stage)
+        if stage.kind != "evaluate" or run.arm.baseline:
+            return rows
+        return [("loss", "test", {0: 4.53, 1: 4.53, 2: 4.0}[run.seed]), *(row for row in rows if row[0] != "loss")]
+
+    fill(store, planned, turned)
+    given = declared(planned, set={"optimizer.lr": 0.5}, set_at={"mini": {"corpus": {"kind": "sotu"}}})
+    table = experiment_table(given, store)
+    assert cell(table, "dynamic", "mlm.loss").difference.mean < 0  # type: ignore[union-attr]
+    assert "The medians lie the other way round than the mean paired difference: MLM loss of dynamic." in table.notes
+    assert any(note.startswith("Ours: ") and note.endswith("optimizer.lr=0.5; corpus=sotu.") for note in table.notes)
+
+
+def test_a_table_has_flops_counted_whoever_planned_before(
+    project: Project, store: Store, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("paribus.tables.certificate.costs", lambda plan, *_: asked.append(plan.name))
+    planned = plan(project, "plain", "mini")
+    tables_for(project, store, "plain", "mini")
+    assert not asked  # nothing is finished
+    fill(store, planned)
+    tables_for(project, store, "plain", "mini")
+    assert asked == ["plain@mini"]
+
+
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 

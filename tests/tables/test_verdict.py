@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats as reference
 
 from paribus.spec.experiment import Claim
@@ -147,3 +149,24 @@ def test_a_claim_on_what_is_not_measured_or_refused_is_undecided() -> None:
 
 def test_a_difference_without_a_known_spread_is_no_evidence() -> None:
     assert judge([Contrast(Difference(5.0, None, None, 3), True, 1.0)])[0].kind == "equal differences"
+
+
+@given(
+    st.lists(st.integers(-500, 500).map(lambda hundredths: hundredths / 100), min_size=3, max_size=6),
+    st.booleans(),
+)
+def test_of_two_arms_none_is_bold_alone_without_a_verdict_that_says_so(moves: list[float], higher: bool) -> None:
+    arm, baseline = dict(enumerate(moves)), dict.fromkeys(range(len(moves)), 0.0)
+    found = paired(arm, baseline)
+    assert found
+    bold, (told,) = tied({"arm": arm, "baseline": baseline}, higher), judge([Contrast(found, higher)])
+    assert (len(bold) == 1) == (told.kind in ("helps", "hurts"))
+
+
+@pytest.mark.parametrize("items, right", [(9815, 7000), (5463, 3001), (872, 651)])
+def test_one_item_more_in_every_seed_has_no_spread(items: int, right: int) -> None:
+    baseline = {seed: 100 * (right + 17 * seed) / items for seed in range(5)}
+    arm = {seed: 100 * (right + 17 * seed + 1) / items for seed in range(5)}
+    found = paired(arm, baseline)
+    assert found and found.sd is None and judge([Contrast(found, True)])[0].kind == "equal differences"
+    assert tied({"arm": arm, "baseline": baseline}, True) == set()

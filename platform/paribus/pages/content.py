@@ -10,7 +10,7 @@ from paribus.project import Project
 from paribus.spec.table import PaperTable
 from paribus.store.index import Finished
 from paribus.store.store import Store
-from paribus.tables.certificate import Certificate, certificates
+from paribus.tables.certificate import Certificate, certificates, count_costs
 from paribus.tables.experiment import experiment_table
 from paribus.tables.frame import states
 from paribus.tables.render.digits import short
@@ -68,6 +68,7 @@ class Content:
     @cached_property
     def certificates(self) -> Mapping[str, Certificate]:
         """Arm to what differs between it and the baseline."""
+        count_costs(self.plan, self.project, self.store)
         return certificates(self.plan, self.stages)
 
     @cached_property

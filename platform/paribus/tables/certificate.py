@@ -19,13 +19,15 @@ import polars as pl
 
 from paribus.files import read_cache
 from paribus.plan.arms import BASE, Arm
-from paribus.plan.estimate import Cost, cost_key
+from paribus.plan.estimate import Cost, cost_key, costs
 from paribus.plan.plan import Plan, flatten
 from paribus.plan.runs import PlannedRun
+from paribus.project import Project
 from paribus.spec.base import canonical
 from paribus.spec.run import Run
 from paribus.spec.task import Task
 from paribus.store.index import Finished
+from paribus.store.store import Store
 
 Status = Literal["equal", "declared", "follows", "shown", "UNDECLARED"]
 """declared: what the factor sets. follows: moved with it. shown: for the reader; it moves no number but a clock's or by
@@ -176,6 +178,14 @@ def cost_of(run: Run, known: Mapping[str, Any]) -> Cost | None:
     """What a run costs, where that was counted before."""
     found = known.get(cost_key(run))
     return Cost(**found) if found else None
+
+
+def count_costs(plan: Plan, project: Project, store: Store) -> None:
+    """Have what certificates say of parameters and FLOPs counted, where anything is finished: whoever planned before,
+    in whatever store, a table says the same."""
+    done = store.keys()
+    if any(run.pretrained.key in done for run in plan.runs):
+        costs(plan, project, store.root / "costs.json")
 
 
 def certificates(plan: Plan, finished: Finished, allow: Collection[str] = ()) -> dict[str, Certificate]:

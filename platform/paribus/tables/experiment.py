@@ -18,7 +18,7 @@ from paribus.spec.table import PaperTable, Value
 from paribus.spec.task import MinimalPairs
 from paribus.store.index import Finished
 from paribus.store.store import Store
-from paribus.tables.certificate import Certificate, certificates, foot
+from paribus.tables.certificate import Certificate, certificates, count_costs, foot
 from paribus.tables.frame import averages, chosen, frame, states
 from paribus.tables.layout import DETECTION, EQUAL, HELD_OUT, WHOLE_WORDS, Layout
 from paribus.tables.notes import notes
@@ -49,6 +49,7 @@ def tables_for(
     def table(experiment: str, paper: PaperTable | None) -> Table:
         planned = plan(project, experiment, scale, seeds, overrides, store)
         made = (finished or {}).get(planned.name, {})
+        count_costs(planned, project, store)
         return experiment_table(planned, store, paper, failed, allow, made)
 
     if name in project.experiments.paths:
@@ -260,8 +261,7 @@ def _cell(layout: Layout, column: Column, arm: Arm, values: Mapping[str, Mapping
     if not mine:
         return None
     samples = tuple(Sample(seed, layout.runs[arm.label, seed].key, mine[seed]) for seed in sorted(mine))
-    held_out = column.key.startswith(("mlm.", "generator.", "rtd."))
-    comparable = layout.same_origin(arm) and (not held_out or (layout.same_evaluation(arm) and layout.same_unit(arm)))
+    comparable = layout.same_origin(arm) and layout.same_items(column, arm)
     difference = paired(mine, values.get(layout.plan.baseline.label, {})) if comparable and not arm.baseline else None
     return Cell(aggregate(list(mine.values()), layout.plan.experiment.aggregate), samples, difference)
 
@@ -301,13 +301,17 @@ def _judged(
     """The arms' `rows` with their verdicts and the best of each column; and what was judged, by arm and column."""
     judged = layout.judged
     seconds = {row.key: _seconds(layout, row.key) for row in rows} if judged else {}
+
+    def refused(arm: str, column: Column) -> str | None:
+        return layout.refusals.get(arm) or layout.lost_seeds(values[column.key], arm)
+
     contrasts = {
         (row.key, column.key): Contrast(
             cell.difference,
             bool(column.higher_is_better),
             layout.sesoi(column),
             seconds[row.key] + seconds[layout.plan.baseline.label] or None,
-            layout.refusals.get(row.key),
+            refused(row.key, column),
         )
         for row in rows
         for index, column in judged.items()
@@ -326,7 +330,7 @@ def _judged(
         )
         for column in judged.values()
         # One that is refused a verdict may be the best, or not: nobody knows.
-        if not any(row.key in layout.refusals and row.key in values[column.key] for row in rows)
+        if not any(row.key in values[column.key] and refused(row.key, column) for row in rows)
     }
     marked = []
     for row in rows:

@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import polars as pl
 
 from paribus.plan.arms import Arm
-from paribus.plan.plan import Plan, flatten
+from paribus.plan.plan import Plan, PlannedRun, flatten
 from paribus.spec.base import canonical
 from paribus.spec.objective import Rtd
 from paribus.spec.table import Column as PaperColumn
 from paribus.spec.table import PaperTable
 from paribus.spec.table import Row as PaperRow
-from paribus.spec.task import Metric, Task
+from paribus.spec.task import Metric, MinimalPairs, Task
 from paribus.store.index import Finished
 from paribus.tables.certificate import Certificate
 from paribus.tables.published import comparable, paper_column, paper_row, published_columns
@@ -152,12 +153,57 @@ class Layout:
         """Whether `arm` predicts the baseline's held-out tokens: the same packed rows, the same masks."""
         read = [
             (stage.inputs["pack"], canonical(stage.spec))
-            for label in (arm.label, self.plan.baseline.label)
-            if (label, 0) in self.runs  # an arm that is still being tuned has none
-            for stage in self.runs[label, 0].stages
+            for run in self._first(arm)
+            for stage in run.stages
             if stage.kind == "evaluate"
         ]
         return len(set(read)) < 2
+
+    def same_marks(self, arm: Arm) -> bool:
+        """Whether `arm` and the baseline have both learnt what [MASK] is, or neither: held-out tokens are hidden by
+        it."""
+        return bool(arm.run.objective.replacement.mask) == bool(self.plan.baseline.run.objective.replacement.mask)
+
+    def same_words(self, arm: Arm) -> bool:
+        """Whether `arm` predicts the baseline's held-out words: the same documents and masks, in the same case."""
+        read = [
+            (run.stage("corpus").key, canonical(run.stage("evaluate").spec), run.arm.run.tokenizer.lowercase)
+            for run in self._first(arm)
+        ]
+        return len(set(read)) < 2
+
+    def same_pairs(self, arm: Arm, task: MinimalPairs) -> bool:
+        """Whether `arm` is scored on the baseline's pairs. One that is longer in tokens than a row is left out."""
+        runs = self._first(arm)
+        if len({(run.stage("vocabulary").key, run.arm.run.packing.length) for run in runs}) < 2:
+            return True
+        labels = [run.arm.label for run in runs]
+        left_out = self.measured.filter(pl.col("arm").is_in(labels), task=task.name, metric="too_long")
+        return not left_out["value"].sum()
+
+    def _first(self, arm: Arm) -> list[PlannedRun]:
+        """The first run of an arm and of the baseline, where they have any: one that is still being tuned has none."""
+        labels = (arm.label, self.plan.baseline.label)
+        return [self.runs[label, 0] for label in labels if (label, 0) in self.runs]
+
+    def same_items(self, column: Column, arm: Arm) -> bool:
+        """Whether `arm` and the baseline were measured on the same items in a column: what is gained on other tokens,
+        words or pairs is none of the arm's."""
+        if column.key.startswith(("mlm.", "generator.", "rtd.")):
+            return self.same_evaluation(arm) and self.same_unit(arm) and self.same_marks(arm)
+        if column.key.startswith("words."):
+            return self.same_words(arm) and self.same_marks(arm)
+        task = next((task for task, metric in self.scores if f"{task.name}.{metric}" == column.key), None)
+        return not isinstance(task, MinimalPairs) or (self.same_pairs(arm, task) and self.same_marks(arm))
+
+    def lost_seeds(self, values: Mapping[str, Mapping[int, float]], arm: str) -> str | None:
+        """Why nothing may be said of an arm in a column: seeds that are done have no value, their fine-tunings
+        diverged. Who is left would be compared with other seeds, and be the better half."""
+        labels = (arm, self.plan.baseline.label)
+        done = {seed for seed in range(self.plan.seeds) if all(self.states[label, seed] == "done" for label in labels)}
+        lost = {label: len(done - values.get(label, {}).keys()) for label in labels}
+        told = ", ".join(f"{label} {count}" for label, count in lost.items() if count)
+        return f"fine-tunings of seeds that are done diverged: {told}" if told else None
 
     def size(self) -> list[str]:
         """How large ours are: scale, base, corpus, budget, parameters."""
@@ -168,6 +214,7 @@ class Layout:
         updates = sorted({arm.run.budget.steps for arm in trained})
         corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
         bases = plan.experiment.bases_for(plan.scale)
+        given = {**plan.experiment.set, **plan.experiment.set_at.get(plan.scale, {}), **plan.overrides}
         return [
             f"scale {plan.scale}",
             f"base {' or '.join(bases.values())}",
@@ -175,8 +222,15 @@ class Layout:
             *([f"{' or '.join(f'{count:,}' for count in tokens)} tokens a run"] if tokens else []),
             *([f"{' or '.join(f'{count:,}' for count in updates)} updates"] if updates else []),
             *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),
-            *(f"{path}={value}" for path, value in plan.overrides.items()),
+            *(f"{path}={_short(value)}" for path, value in given.items()),
         ]
+
+
+def _short(value: Any) -> str:
+    """A value that was set; of several fields their kind, or how many they are."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    return str(value.get("kind", f"({len(value)} fields)"))
 
 
 def settings(arms: Sequence[Arm]) -> dict[str, dict[str, int | float]]:

@@ -29,6 +29,8 @@ def notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
         "(df = pairs - 1; none for one pair), each comparison by itself, not corrected for their number.",
         *_verdict_notes(layout, rows),
     ]
+    if turned := _turned(layout, rows):
+        notes.append(turned)
     if any(column.beside for column in layout.ours):
         notes.append(
             "Where the paper has the column too, its value stands last in the cell, marked published; differences "
@@ -51,6 +53,18 @@ def notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
             "of different tokens do not compare, so no difference is shown. The unigram row is "
             f"{plan.baseline.label}'s."
         )
+    if "words.bits_per_byte" in keys and (other := [arm.label for arm in plan.arms if not layout.same_words(arm)]):
+        notes.append(
+            f"Held-out words differ between {plan.baseline.label} and {', '.join(other)} (in their documents, their "
+            "masks or their case): bits a byte and words right of different text do not compare, so no difference "
+            "is shown."
+        )
+    if unseen := [arm.label for arm in plan.arms if not layout.same_marks(arm)]:
+        never = plan.baseline.label if plan.baseline.run.objective.replacement.mask == 0 else ", ".join(unseen)
+        notes.append(
+            f"{never} never saw [MASK], by which held-out tokens, words and minimal pairs are hidden: no difference "
+            "is shown there."
+        )
     if others := layout.other_units():
         notes.append(
             f"{', '.join(others)} and {plan.baseline.label} were trained to predict other units, and each is best "
@@ -67,7 +81,7 @@ def notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
     if len(experiment.base) > 1:
         notes.append(
             "Bases are whole models: a difference between two is of everything in which they differ, and of no "
-            "factor by itlayout."
+            "factor by itself."
         )
     notes += [_pairs(layout, task) for task in layout.tasks if isinstance(task, MinimalPairs)]
     if any(task.trains for task in layout.tasks):
@@ -79,6 +93,22 @@ def notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
         )
         notes += _coverage(layout, layout.paper)
     return notes
+
+
+def _turned(layout: Layout, rows: Sequence[Row]) -> str:
+    """Where the cells of an arm and the baseline lie the other way round than their difference says."""
+    places = list(enumerate(layout.ours, len(layout.published) + len(layout.settings)))
+    baseline = next(row for row in rows if row.baseline)
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for place, column in places:
+            mine, other = row.cells[place], baseline.cells[place]
+            if mine and other and mine.difference and isinstance(mine.value, float) and isinstance(other.value, float):
+                if (mine.value - other.value) * mine.difference.mean < 0:
+                    found.setdefault(column.label, []).append(row.label)
+    told = "; ".join(f"{label} of {', '.join(labels)}" for label, labels in found.items())
+    how = layout.plan.experiment.aggregate
+    return f"The {how}s lie the other way round than the mean paired difference: {told}." if told else ""
 
 
 def _verdict_notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
@@ -157,6 +187,13 @@ def _words(layout: Layout) -> list[str]:
 def _detection(layout: Layout) -> list[str]:
     """How columns of replaced-token detection are to be read, and how each arm's parameters moved."""
     joint = {arm.label: arm.run.objective.joint for arm in layout.plan.arms if isinstance(arm.run.objective, Rtd)}
+    seen = {
+        arm.label: arm.run.objective.replacement for arm in layout.plan.arms if isinstance(arm.run.objective, Rtd)
+    }
+    shares = {
+        arm: f"{100 * of.mask:g} % [MASK], {100 * of.random:g} % random, {100 * (1 - of.mask - of.random):.3g} % kept"
+        for arm, of in seen.items()
+    }
     steps = (f"{arm} {'one on the joint loss' if joint[arm] else 'generator, then discriminator'}" for arm in joint)
     return [
         "Generator MLM loss: nats a masked token on held-out documents (test split). It measures the generator "
@@ -165,6 +202,7 @@ def _detection(layout: Layout) -> list[str]:
         "tokens of those documents, the samples of its own run's generator. A better generator makes that harder: "
         "compare arms by tasks.",
         f"Optimizer steps an update: {'; '.join(steps)}.",
+        f"At masked places generators see: {_by_arm(shares)}.",
     ]
 
 
@@ -235,6 +273,11 @@ def _tunings(layout: Layout) -> list[str]:
         f"{tune.path} is each arm's own best of {tune.trials} trials by loss on validation documents, at seed "
         f"{tune.seed}, which no cell reports (pruner: {tune.pruner.kind})."
     ]
+    if any(isinstance(arm.run.objective, Rtd) for arm in layout.plan.arms):
+        notes.append(
+            "Of replaced-token detection that is the discriminator's loss on the samples of the trial's own generator, "
+            "which a worse generator makes lower."
+        )
     notes += [account.sentence for account in layout.tuned]
     if reason := unequal(layout.plan.tunings):
         notes.append(reason[0].upper() + reason[1:] + ".")
@@ -255,12 +298,14 @@ def _pairs(layout: Layout, task: MinimalPairs) -> str:
     medians = rows.group_by("arm", "metric", maintain_order=True).agg(pl.col("value").median())
     ties = [f"{arm} {100 * value:.2f} %" for arm, _, value in medians.filter(metric="ties").iter_rows() if value]
     out = [f"{arm} {value:.0f}" for arm, _, value in medians.filter(metric="too_long").iter_rows() if value]
+    apart = [arm.label for arm in layout.plan.arms if not layout.same_pairs(arm, task)]
     return (
         f"{task.name} x 100: the share of pairs of which the acceptable sentence scores higher, nothing trained "
         f"({_by_arm({arm.label: _scoring(arm) for arm in layout.plan.arms})}), mean over "
         f"{'phenomena' if task.metrics[0] == 'phenomenon-accuracy' else 'paradigms'}. Chance is 50; a tie is wrong"
         + (f" (median over seeds: {', '.join(ties)})." if ties else ".")
         + (f" Pairs left out, longer than a row of pretraining: {', '.join(out)}." if out else "")
+        + (f" Other pairs than {layout.plan.baseline.label}, no difference: {', '.join(apart)}." if apart else "")
     )
 
 

@@ -54,6 +54,8 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Differenc
     if n == 1 or _equal(differences, scale):  # equal differences, as of two constants, say nothing of their spread
         return Difference(mean, None, None, n)
     sd = math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / (n - 1))
+    if not sd:  # its squares were too small to be told from nothing
+        return Difference(mean, None, None, n)
     half = _t(n - 1) * sd / math.sqrt(n)
     return Difference(mean, mean - half, mean + half, n, sd)
 

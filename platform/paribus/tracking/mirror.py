@@ -24,6 +24,7 @@ from paribus.project import Project
 from paribus.spec.base import digest
 from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
+from paribus.tables.certificate import count_costs
 from paribus.tables.experiment import experiment_table
 from paribus.tables.table import Table
 from paribus.tracking.wanted import Content, Entry, Point, Wanted
@@ -73,6 +74,7 @@ def tracking_uri(project: Project) -> str:
 def table_of(plan: Plan, project: Project, store: Store) -> Table:
     """The table of `plan` as it is sent to MLflow: with what its queue knows of failed and older runs."""
     failed, finished = ended(store, [plan.name])
+    count_costs(plan, project, store)
     return experiment_table(plan, store, project.paper(plan.experiment), failed, finished=finished.get(plan.name))
 
 

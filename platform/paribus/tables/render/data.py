@@ -11,14 +11,15 @@ from paribus.tables.table import Cell, Column, Row, Table
 
 FIELDS = (
     *("group", "row", "column", "split", "paper", "ours", "n", "difference", "low", "high", "seeds"),
-    *("verdict", "p", "sesoi", "mde", "more_seeds", "hours", "best", "runs"),
+    *("verdict", "p", "sesoi", "mde", "more_seeds", "hours", "best", "runs", "warnings"),
 )
 
 
 def as_csv(table: Table) -> str:
     """A line a cell, with FIELDS: those with a value, and all of the arms', so that an arm without runs is seen.
 
-    `seeds` and `runs` are separated by spaces, rows and columns are keys. p is corrected for the table's family. Text
+    `seeds` and `runs` are separated by spaces, rows and columns are keys. p is corrected for the table's family.
+    `warnings` are the table's, what a reader must know before any number, in every line: lines may be parted. Text
     that a spreadsheet would take for a formula begins with an apostrophe.
     """
     text = io.StringIO()
@@ -27,14 +28,14 @@ def as_csv(table: Table) -> str:
     for row in table.rows:
         for column, cell in zip(table.columns, row.cells, strict=True):
             if cell is not None or (row.arm and not column.published):
-                writer.writerow(map(_safe, _line(row, column, cell)))
+                writer.writerow(map(_safe, [*_line(row, column, cell), " ".join(table.warnings) or None]))
     return text.getvalue()
 
 
 def _line(row: Row, column: Column, cell: Cell | None) -> list[object]:
     place = [row.group, row.key, column.key, column.split]
     if cell is None:
-        return [*place, *(None,) * (len(FIELDS) - len(place))]
+        return [*place, *(None,) * (len(FIELDS) - len(place) - 1)]
     value = printed(cell.value) if isinstance(cell.value, list) else cell.value
     found, verdict = cell.difference, cell.verdict
     return [

@@ -62,13 +62,23 @@ def below(cell: Cell | None, column: Column) -> list[str]:
         return []
     text = []
     if (found := cell.difference) is not None:
-        decimals = DECIMALS[column.unit]
+        decimals = _decimals(cell, column)
         pairs = f" (pairs={found.n})" if found.n != len(cell.samples) else ""
         text.append(signed(found.mean, decimals) + pairs)
         if found.low is not None and found.high is not None:
             text.append(f"[{signed(found.low, decimals)}, {signed(found.high, decimals)}]")
         text += verdict(cell.verdict, decimals) if cell.verdict else []
     return text + ([] if cell.published is None else [f"published {printed(cell.published)}"])
+
+
+def _decimals(cell: Cell, column: Column) -> int:
+    """As many as the column's unit has, and more where a difference that is told from nothing would round to it."""
+    decimals, found = DECIMALS[column.unit], cell.difference
+    if found and cell.verdict and cell.verdict.kind in ("helps", "hurts"):
+        ends = [abs(end) for end in (found.mean, found.low, found.high) if end]
+        while decimals < 6 and any(round(end, decimals) == 0 for end in ends):
+            decimals += 1
+    return decimals
 
 
 def verdict(found: Verdict, decimals: int) -> list[str]:
@@ -97,7 +107,7 @@ def seeds(count: int | None) -> str:
 
 def hours(count: float) -> str:
     """A time in hours."""
-    return f"{count:.2g} h" if count < 100 else f"{count:,.0f} h"
+    return f"{count:.2g} h" if count < 99.5 else f"{count:,.0f} h"
 
 
 def signed(value: float, decimals: int) -> str:
