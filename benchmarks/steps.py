@@ -9,40 +9,34 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from paribus.bench.train import in_process, measure, sized, told
+from paribus.bench.train import in_process, measure, question, sized
 from paribus.spec.run import Runtime
 
 STEPS = 20
 AT_ONCE = 4  # processes that compile: the largest takes a quarter of a card of 80 GB
 PEERS = ["transformers", "transformers-compiled"]
-FORMER = {"tokenizer.vocabulary_size": 30522}
-DISENTANGLED = {
-    **FORMER,
-    "encoder.attention": {
-        "kind": "disentangled",
-        "dropout": 0.1,
-        "c2p": True,
-        "p2c": True,
-        "max_distance": 512,
-        "buckets": 256,
-        "share_projections": True,
-        "table_norm": True,
-        "p2c_index": "code",
-    },
+VOCABULARY = {"tokenizer.vocabulary_size": 30522}  # BERT's
+WITHOUT_DROPOUT = {**VOCABULARY, "encoder.dropout": 0.0, "encoder.attention.dropout": 0.0}
+V3 = {  # the attention of DeBERTaV3, as in experiments/bases/deberta-v3.yaml
+    **VOCABULARY,
+    "encoder.attention.buckets": 256,
+    "encoder.attention.share_projections": True,
+    "encoder.attention.table_norm": True,
+    "encoder.attention.key_bias": True,
     "encoder.head": {"kind": "bert"},
 }
-WITHOUT_DROPOUT = {**FORMER, "encoder.dropout": 0.0, "encoder.attention.dropout": 0.0}
 # Base, scale, what is set, batch, and our ways of computing it.
 ROWS: dict[str, tuple[str, str, dict[str, Any], str, list[str]]] = {
-    "bert-small": ("bert", "small", FORMER, "256x128", ["off", "graphs"]),
-    "bert-base": ("bert", "base", FORMER, "64x512", ["off", "graphs"]),
+    "bert-small": ("bert", "small", VOCABULARY, "256x128", ["off", "graphs"]),
+    "bert-base": ("bert", "base", VOCABULARY, "64x512", ["off", "graphs"]),
     "bert-base-no-dropout": ("bert", "base", WITHOUT_DROPOUT, "64x512", ["graphs"]),
-    "deberta-base-512": ("deberta", "base", DISENTANGLED, "64x512", ["graphs"]),
-    "deberta-base-128": ("deberta", "base", DISENTANGLED, "256x128", ["graphs"]),
+    "deberta-base-512": ("deberta", "base", V3, "64x512", ["graphs"]),
+    "deberta-base-128": ("deberta", "base", V3, "256x128", ["graphs"]),
 }
 
 
 def main(folder: Path, names: list[str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     runtime = Runtime()
     runs = {name: sized(base, scale, set_, batch) for name, (base, scale, set_, batch, _) in ROWS.items()}
     contenders = {name: [f"compile {how}" for how in row[-1]] + PEERS for name, row in ROWS.items()}
@@ -50,8 +44,8 @@ def main(folder: Path, names: list[str]) -> None:
         for name in names:
             for contender in contenders[name]:
                 if contender not in ("compile off", "transformers"):
-                    pool.submit(in_process, told(runs[name], 1, runtime), contender)
-    card = in_process(told(runs[names[0]], 1, runtime), "ceiling")
+                    pool.submit(in_process, question(runs[name], 1, runtime), contender)
+    card = in_process(question(runs[names[0]], 1, runtime), "ceiling")
     for name in names:
         base, scale = ROWS[name][:2]
         measure(runs[name], contenders[name], STEPS, 1, runtime, f"{base}@{scale}", folder / f"{name}.json", card)

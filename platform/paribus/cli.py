@@ -94,12 +94,12 @@ COMPILE, SDPA = ("off", "on", "graphs"), ("auto", "cudnn", "flash", "efficient",
 Compile = Annotated[
     str,
     typer.Option(
-        help="How steps are computed: off, as written; on, pretraining by torch.compile; graphs, and CUDA graphs.",
+        help="How steps are computed: off, as written; on, pretraining by torch.compile; graphs, also by CUDA graphs.",
         callback=_among("compile", *COMPILE),
     ),
 ]
 Compiles = Annotated[
-    list[str], typer.Option(help="Ours, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
+    list[str], typer.Option(help="Of paribus, each in turn: off, on, graphs.", callback=_among("compile", *COMPILE))
 ]
 Sdpa = Annotated[
     str,

@@ -12,7 +12,7 @@ from paribus.errors import ParibusError
 from paribus.interop.config import family_of
 from paribus.nn.count import cost
 from paribus.spec.objective import Rtd
-from paribus.spec.run import Runtime
+from paribus.spec.run import Run, Runtime
 
 
 def test_ours_and_the_peer_are_measured_beside_a_ceiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,10 +37,13 @@ def test_ours_and_the_peer_are_measured_beside_a_ceiling(tmp_path: Path, capsys:
     assert ours == peer
 
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
 @pytest.fixture
 def rows_of_the_table() -> ModuleType:
     """benchmarks/steps.py, a script."""
-    found = importlib.util.spec_from_file_location("steps", Path(__file__).parents[2] / "benchmarks" / "steps.py")
+    found = importlib.util.spec_from_file_location("steps", BENCHMARKS / "steps.py")
     assert found and found.loader
     module = importlib.util.module_from_spec(found)
     found.loader.exec_module(module)
@@ -48,16 +51,14 @@ def rows_of_the_table() -> ModuleType:
 
 
 def test_every_row_of_the_table_of_benchmarks_can_be_had_and_has_its_peers(rows_of_the_table: ModuleType) -> None:
-    assert {file.stem for file in (Path(__file__).parents[2] / "benchmarks").glob("*/*.json")} <= {
-        *rows_of_the_table.ROWS,
-        "bert-base-no-dropout-cudnn",
-    }
-    sizes = {"small": 11, "base": 110}
-    for base, scale, changes, batch, hows in rows_of_the_table.ROWS.values():
-        run = sized(base, scale, changes, batch)
-        millions = cost(run.encoder, run.tokenizer.vocabulary_size, run.packing.length, 0.15, None).parameters / 1e6
-        assert millions == pytest.approx(sizes[scale], rel=0.3) and hows
-        assert family_of(run.encoder, False) == ("deberta-v2" if base == "deberta" else "bert")
+    for base, scale, changes, batch, _ in rows_of_the_table.ROWS.values():
+        assert family_of(sized(base, scale, changes, batch).encoder, False) in ("bert", "deberta-v2")
+
+
+@pytest.mark.parametrize("file", BENCHMARKS.glob("*/*.json"), ids=lambda file: file.stem)
+def test_what_is_in_the_table_of_benchmarks_can_be_measured_again(file: Path, rows_of_the_table: ModuleType) -> None:
+    base, scale, changes, batch, _ = rows_of_the_table.ROWS[file.stem.removesuffix("-cudnn")]
+    assert sized(base, scale, changes, batch) == Run.model_validate(json.loads(file.read_text())["run"])
 
 
 def test_the_rows_of_the_table_are_measured_with_one_ceiling(

@@ -74,12 +74,29 @@ def test_replayed_it_trains_as_written(
     assert losses == pytest.approx(plain, abs=1e-5) and np.mean(losses[-8:]) < np.mean(losses[:8])
 
 
+def test_where_no_graph_can_be_captured_it_is_said_once_and_trained_as_written(
+    encoder: Make, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    _, plain = trained(encoder, "sentence", "off", Runtime(device="cpu"))
+    stand_in(monkeypatch)
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no graph")
+
+    monkeypatch.setattr("paribus.train.passes.Graph", refuse)
+    monkeypatch.setattr("paribus.train.passes._leave_capture", lambda state: None)
+    module, losses = trained(encoder, "sentence", "graphs", Runtime(device="cpu"))
+    assert module.passes.how == "off" and losses == pytest.approx(plain, abs=1e-5)
+    assert capsys.readouterr().err == "--compile graphs: no graph; from here on as written\n"
+
+
 def test_rows_of_graphs_keep_their_padding_and_others_need_not(encoder: Make) -> None:
     module = Tuned(build_encoder(encoder(), SIZE), 16, recipe("sentence"), 1, 0, 0.1)
     features = drawn("sentence")
-    assert module.step([features]).batches[0].kept_N is not None
+    assert module.step(features).batches[0].kept_N is not None
     module.passes.how = "graphs"
-    (batch,) = module.step([features]).batches
+    (batch,) = module.step(features).batches
     assert batch.kept_N is None and batch.unseen is batch.padding_BT
 
 

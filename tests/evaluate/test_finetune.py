@@ -47,6 +47,7 @@ from paribus.spec.task import Task
 from paribus.store.store import Work, read_jsonl
 
 SIZE = 512
+CPU = Runtime(device="cpu")
 LABELS = {"pair": ["no", "yes", "maybe"], "tagging": ["O", "A", "B"]}
 FINDS = {
     "sentence": "accuracy", "pair": "accuracy", "regression": "pearson", "span-qa": "em", "tagging": "accuracy",
@@ -132,7 +133,11 @@ def tuned(
     """Fine-tunes on 32 items, which are `select` and `dev` too: what the record, the rows and the predictions say."""
 
     def run(
-        asked: TaskTuning, seed: int = 0, stops: Sequence[int] = (), **others: Sequence[Item]
+        asked: TaskTuning,
+        seed: int = 0,
+        stops: Sequence[int] = (),
+        runtime: Runtime = CPU,
+        **others: Sequence[Item],
     ) -> dict[str, Any]:
         found = items(asked.task.kind, documents)
         for split in ("train", "select", "dev"):
@@ -144,9 +149,9 @@ def tuned(
             asked_to, work = iter(range(10**6)), begin("finetune", asked, seed)
             work._stop = lambda asked_to=asked_to, steps=steps: next(asked_to) >= steps - 1
             with pytest.raises(Stopped), work:
-                finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, Runtime(device="cpu"))
+                finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, runtime)
         with begin("finetune", asked, seed) as work:
-            said = finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, Runtime(device="cpu"))
+            said = finetune(asked, seed, small, pretrained, tmp_path, tmp_path, work, runtime)
             path = work.out / predictions.FILE
             rows = {(row["metric"], row["split"]): row["value"] for row in work.rows}
             told = list(predictions.read(path)) if path.exists() else []
@@ -297,9 +302,9 @@ def test_a_batch_for_which_memory_runs_out_has_the_gradients_and_answers_of_its_
 ) -> None:
     tuned = Tuned(load_encoder(small, SIZE, pretrained), 32, recipe(kind), 10, 0, 0.5)
     asked = split(kind, items(kind, documents, 11), vocabulary)
-    steps = tuned.step([asked.features]), tuned.cut(tuned.step([asked.features]), 4)
-    pieces = steps[1].pieces
-    assert len(pieces) > 2 and max(map(len, pieces)) <= 4 and sum(pieces, []) == asked.features
+    steps = tuned.step(asked.features), tuned.cut(tuned.step(asked.features), 4)
+    numbers = [len(batch) for batch in steps[1].batches]
+    assert len(numbers) > 2 and max(numbers) <= 4 and sum(numbers) == len(asked.features)
     gradients = []
     for step in steps:
         tuned.zero_grad()
@@ -337,6 +342,22 @@ def test_the_record_of_a_finetuning_says_how_often_memory_ran_out(
     after = tuned(recipe("sentence", epochs=3))
     assert (before["out_of_memory"], after["out_of_memory"]) == (0, 1)
     assert after["steps"] == before["steps"] and after["rows"] == pytest.approx(before["rows"], abs=0.05)
+
+
+@pytest.mark.parametrize("asked", ["off", "on", "graphs"])
+def test_without_a_gpu_a_finetuning_is_as_written_whatever_is_asked(
+    tuned: Callable[..., dict[str, Any]], asked: str
+) -> None:
+    assert tuned(recipe("sentence", epochs=1), runtime=Runtime(device="cpu", compile=asked))["compile"] == "off"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_finetuning_that_is_asked_for_graphs_takes_them(tuned: Callable[..., dict[str, Any]]) -> None:
+    asked = recipe("sentence", epochs=3)
+    plain, found = (tuned(asked, runtime=Runtime(device="cuda", compile=how)) for how in ("off", "graphs"))
+    assert (plain["compile"], found["compile"]) == ("off", "graphs")
+    assert found["rows"] == pytest.approx(plain["rows"], abs=0.1)
 
 
 def test_an_input_may_be_as_long_as_the_positions_reach(

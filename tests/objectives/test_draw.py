@@ -99,6 +99,19 @@ def test_a_fixed_shape_changes_neither_losses_nor_gradients(rows: Rows, pretrain
             assert one is None or other is None or torch.allclose(one, other, atol=1e-6)
 
 
+def test_rows_are_filled_up_to_an_eighth_a_quarter_a_half_or_all_of_the_longest(rows: Rows, pretraining: Make) -> None:
+    lengths = np.random.default_rng(0).integers(1, 33, len(rows.lengths)).astype(rows.lengths.dtype)
+    tokens = np.where(np.arange(32) < lengths[:, None], rows.tokens, PAD).astype(rows.tokens.dtype)
+    given = replace(rows, tokens=tokens, lengths=lengths)
+    spec = pretraining(budget={"train_tokens": 32 * 50, "batch_tokens": 32})
+    found = {fixed: Steps(given, spec, SIZE, 0, 1, fixed=fixed) for fixed in (False, True)}
+    lengths_of = {
+        fixed: {micro.tokens_BT.shape[1] for n in range(50) for micro in made.step(n).micros}
+        for fixed, made in found.items()
+    }
+    assert lengths_of == {False: {8, 16, 24, 32}, True: {8, 16, 32}}
+
+
 def test_rows_that_are_not_all_full_come_in_a_few_shapes(rows: Rows, pretraining: Make) -> None:
     spec = pretraining(budget={"train_tokens": 2048 * 50, "batch_tokens": 2048})
     steps = {fixed: Steps(ragged(rows), spec, SIZE, 0, None, fixed=fixed) for fixed in (False, True)}

@@ -29,6 +29,9 @@ class Line(Trained):
         self.kept: list[list[bool]] = []
         self.gradient_norms: list[float] = []
 
+    def transfer_batch_to_device(self, batch: list[float], *_: object) -> list[float]:
+        return batch
+
     def training_step(self, parts: list[float], _: int) -> None:
         self.update(parts, self._losses)
         assert self.weight.grad is not None

@@ -242,7 +242,7 @@ def _contend(asked: dict[str, Any]) -> object:
     return asdict(timed(run, asked["steps"], runtime, asked["contender"]))
 
 
-def told(run: Run, steps: int, runtime: Runtime) -> dict[str, Any]:
+def question(run: Run, steps: int, runtime: Runtime) -> dict[str, Any]:
     """What a process is asked, but for its contender."""
     return {"runtime": runtime.model_dump(mode="json"), "run": run.model_dump(mode="json"), "steps": steps}
 
@@ -252,9 +252,9 @@ def in_process(asked: dict[str, Any], contender: str) -> dict[str, Any] | str:
     command = [sys.executable, "-m", "paribus.bench.train"]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "measured.json"
-        given = json.dumps({**asked, "contender": contender, "out": str(out)})
+        told = json.dumps({**asked, "contender": contender, "out": str(out)})
         try:
-            done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=LIMIT)
+            done = subprocess.run(command, input=told, capture_output=True, text=True, timeout=LIMIT)
         except subprocess.TimeoutExpired:
             return f"not done after {LIMIT:.0f} s"
         if done.returncode == 0:
@@ -325,7 +325,7 @@ def measure(
         except PackageNotFoundError:
             raise ParibusError("--peer transformers: needs the package; pip install 'paribus[hf]'") from None
     refuse_unwritable("--json", json_file)
-    asked = told(run, steps, runtime)
+    asked = question(run, steps, runtime)
     card = card or in_process(asked, "ceiling")
     if isinstance(card, str):
         raise ParibusError(card.removeprefix("error: "))
@@ -356,7 +356,7 @@ def measure(
         row["ratio"] = row["tokens_per_second"] / max(peers) if peers else math.nan
     _print(rows, failed)
     if json_file:
-        all_of_it = {
+        told = {
             **head(title),
             "card": card,
             **asked,
@@ -365,7 +365,7 @@ def measure(
             "failed": failed,
             "processes": found,
         }
-        json_file.write_text(json.dumps(all_of_it, indent=1) + "\n")
+        json_file.write_text(json.dumps(told, indent=1) + "\n")
 
 
 def _row(name: str, processes: list[dict[str, Any]], batch: int, flops: float, ceiling: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from paribus.data.vocabulary import PAD
 from paribus.evaluate.features import IGNORED, Feature
 from paribus.nn.unpadded import Unpadded
 from paribus.spec.task import MultipleChoice, Regression, Tagging, Task
-from paribus.train.tensors import Tensors
+from paribus.train.tensors import Moved, Tensors
 
 
 @dataclass(frozen=True)
@@ -63,21 +63,12 @@ class Batch(Tensors):
 
 
 @dataclass(frozen=True)
-class Step:
-    """One optimizer step: features in pieces, the same as tensors, and how many terms their loss is the mean of."""
+class Step(Moved):
+    """One optimizer step: its features, these in batches that fit, and how many terms their loss is the mean of."""
 
-    pieces: list[list[Feature]]
-    batches: list[Batch]
+    features: list[Feature]
+    batches: tuple[Batch, ...]
     terms: Tensor
-
-    def to(self, device: torch.device) -> Self:
-        """The same on `device`."""
-        there = [batch.to(device) for batch in self.batches]
-        return replace(self, batches=there, terms=self.terms.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        """The same in memory that a GPU reads while this process goes on."""
-        return replace(self, batches=[b.pin_memory() for b in self.batches], terms=self.terms.pin_memory())
 
 
 def _targets(task: Task, features: Sequence[Feature], longest: int) -> dict[str, Tensor]:

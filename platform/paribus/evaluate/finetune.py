@@ -45,7 +45,7 @@ from paribus.train.fit import device, fit
 from paribus.train.lightning import pl
 from paribus.train.memory import in_parts
 from paribus.train.module import Losses, Trained
-from paribus.train.passes import Parts, Passes
+from paribus.train.passes import Parts
 from paribus.train.tensors import ahead
 from paribus.train.watch import Diverged, Watch
 
@@ -60,7 +60,9 @@ class Tuned(Trained):
     def __init__(self, encoder: Encoder, width: int, asked: TaskTuning, steps: int, seed: int, std: float) -> None:
         restart = seed_for(seed, "restart", asked.restart)
         share = asked.warmup if asked.warmup < 1 else min(asked.warmup / steps, 0.5)
-        super().__init__(asked.optimizer, SCHEDULES[asked.schedule](warmup=share), steps, restart, "finetune")
+        super().__init__(
+            asked.optimizer, SCHEDULES[asked.schedule](warmup=share), steps, restart, "finetune", compiles=False
+        )
         self.task, self.length, self.windows = asked.task, asked.length, asked.windows or Windows()
         self.layer_decay = asked.layer_decay
         self.encoder = encoder
@@ -70,7 +72,6 @@ class Tuned(Trained):
             self.reader = LayerReader(asked.frozen.layers, len(encoder.blocks), width, asked.frozen.lstm_width)
             initialise(self.reader, self._seed, std, "reader")
             width = self.reader.width
-        self.passes: Passes = Passes(self, compiles=False)
         self.head = make_head(asked.task, width, asked)
         initialise(self.head, self._seed, std, "head")
 
@@ -109,29 +110,23 @@ class Tuned(Trained):
         loss = task_loss(self.task, self(batch).float(), batch) / terms
         return loss, {"loss": loss}
 
-    def step(self, pieces: Sequence[Sequence[Feature]]) -> Step:
-        """The pieces that have something to learn from. For graphs their padding stays: it would make many shapes."""
-        counts = [terms(self.task, piece) for piece in pieces]
-        asked = [list(piece) for piece, count in zip(pieces, counts, strict=True) if count]
-        unpadded = self.passes.how != "graphs"
-        batches = [Batch.of(piece, self.length, self.task, unpadded) for piece in asked]
-        return Step(asked, batches, torch.tensor(float(sum(counts))))
-
-    def cut(self, batch: Step, rows: int) -> Step:
-        """Pieces of at most `rows` features; the options of a question stay together."""
+    def step(self, features: list[Feature], rows: int | None = None) -> Step:
+        """In batches of at most `rows` features, but for those without a term; the options of a question stay together.
+        For graphs rows keep their padding: without it there would be many shapes."""
         pieces: list[list[Feature]] = []
-        for unit in units_of([feature for piece in batch.pieces for feature in piece]):
-            if not pieces or len(pieces[-1]) + len(unit) > rows:
+        for unit in units_of(features):
+            if not pieces or rows and len(pieces[-1]) + len(unit) > rows:
                 pieces.append([])
             pieces[-1] += unit
-        return self.step(pieces).to(self.device)
+        unpadded = self.passes.how != "graphs"
+        batches = [Batch.of(piece, self.length, self.task, unpadded) for piece in pieces if terms(self.task, piece)]
+        return Step(features, tuple(batches), torch.tensor(float(terms(self.task, features))))
 
-    def transfer_batch_to_device(self, batch: Step, device: torch.device, dataloader_idx: int) -> Step:
-        """The step on the device, in pieces that fit there."""
-        return self.cut(batch, self.micro_rows) if self.micro_rows else batch.to(device)
+    def cut(self, batch: Step, rows: int) -> Step:
+        return self.step(batch.features, rows).to(self.device)
 
     def most_rows(self, batch: Step) -> int:
-        return max(map(len, batch.pieces))
+        return max(map(len, batch.batches))
 
 
 def make_head(task: Task, width: int, asked: TaskTuning) -> nn.Module:
@@ -231,7 +226,7 @@ class Steps:
         return ahead(self._batches, self._made)
 
     def _made(self, features: list[Feature]) -> Step:
-        step = self._module.step([features])
+        step = self._module.step(features)
         return step.pin_memory() if self._pinned else step
 
 

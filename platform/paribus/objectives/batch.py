@@ -1,8 +1,7 @@
 """What a LightningModule is fed: one optimizer step, cut into the pieces that fit through the network at once."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from paribus.data.vocabulary import PAD
 from paribus.nn.unpadded import Padding, Unpadded
-from paribus.train.tensors import Tensors
+from paribus.train.tensors import Moved, Tensors
 
 IGNORED = -100
 """The label that cross entropy leaves out: torch's default."""
@@ -26,7 +25,8 @@ class Micro(Tensors):
     draws_M: a uniform draw a predicted place, None where nothing is sampled.
     blocked_BTT: True where a token may not attend to another, None where padding says all.
     stream_B, count_B: where masks are still to be drawn (paribus.objectives.draw), the state of each row's stream and
-    how many of its tokens are chosen; None where they are drawn.  sampling_B: then, of the stream of draws_M.
+    how many of its tokens are chosen; None where they are drawn.
+    sampling_B: where draws_M are still to be drawn, the state of their streams.
     real_B: False at rows that are there for the shape alone, None where there can be none.
     kept_N, starts_S: how rows are without their padding, see paribus.nn.unpadded; None where there is none.
 
@@ -59,7 +59,7 @@ class Micro(Tensors):
         return Unpadded(unseen, self.kept_N, self.starts_S)
 
     def unpadded(self, padding_BT: Tensor | None) -> Self:
-        """The same, which keeps the places that are False there, where that pays: each N is one shape more."""
+        """The same, which keeps the places that are False there, where that pays: each N is a CUDA graph more."""
         if padding_BT is None or not (rows := Unpadded.of(padding_BT)).pays():
             return replace(self, kept_N=None, starts_S=None)
         return replace(self, kept_N=rows.kept_N, starts_S=rows.starts_S)
@@ -157,7 +157,7 @@ class Micro(Tensors):
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Moved):
     """One optimizer step, or one rank's share of it. `predicted`, `rows` and `tokens` count over all of it, all ranks
     together: summed losses are divided once by these, which are tensors where micro-batches have a fixed shape."""
 
@@ -173,15 +173,3 @@ class Step:
     def padded(self, count: int) -> Self:
         """The same in `count` micro-batches: the last ones are not asked anything."""
         return replace(self, micros=self.micros + (self.micros[-1].unasked(),) * (count - len(self.micros)))
-
-    def to(self, device: torch.device, **options: Any) -> Self:
-        """The same on `device`."""
-        return self._each(lambda there: there.to(device, non_blocking=True))
-
-    def pin_memory(self) -> Self:
-        """The same in memory that a GPU reads while this process goes on."""
-        return self._each(lambda there: there.pin_memory())
-
-    def _each(self, move: Callable[[Any], Any]) -> Self:
-        counts = {n: move(t) for n in ("predicted", "rows", "tokens") if isinstance(t := getattr(self, n), Tensor)}
-        return replace(self, micros=tuple(map(move, self.micros)), **counts)

@@ -4,27 +4,19 @@ import torch
 from torch import Tensor, nn
 
 from paribus.objectives.batch import Step
-from paribus.spec.optim import Optimizer, Schedule
 from paribus.train.module import Trained
-from paribus.train.passes import Passes
 
 
 class Pretrained(Trained):
     """A module that the pretrain stage trains. `guess` is the loss of a model that knows nothing."""
 
     guess: float
-    passes: Passes
-
-    def __init__(self, optimizer: Optimizer, schedule: Schedule, steps: int, seed: int, purpose: str) -> None:
-        super().__init__(optimizer, schedule, steps, seed, purpose)
-        self.passes = Passes(self)
 
     def cut(self, batch: Step, rows: int) -> Step:
         return batch.cut(rows)
 
     def transfer_batch_to_device(self, batch: Step, device: torch.device, dataloader_idx: int) -> Step:
-        """The step on the device, cut before it is there: to cut it later is to wait for the device."""
-        there = (batch.cut(self.micro_rows) if self.micro_rows else batch).to(device)
+        there: Step = super().transfer_batch_to_device(batch, device, dataloader_idx)
         if self.passes.how != "off":
             for micro in there.micros:
                 micro.vary()

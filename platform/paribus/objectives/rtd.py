@@ -116,7 +116,7 @@ class Rtd(Pretrained):
 
     def part(self, micro: Micro, predicted: int | Tensor, asked: int | Tensor) -> Parts:
         """What it adds where both are one step."""
-        micro = self.draw(micro)
+        micro = self.draw(micro)  # once for both: what is drawn is left as it is
         generator_loss, generated = self.generator_part(micro, predicted)
         discriminator_loss, parts = self.discriminator_part(micro, asked, generated["sampled"])
         loss = generator_loss + discriminator_loss

@@ -195,7 +195,7 @@ class Runtime(BaseModel):
     micro_batch_rows: int | None = Field(None, ge=1)
     """Rows through the network at once; null takes 64k tokens of them. The gradients of a batch are added up."""
     loader_workers: int = Field(0, ge=0)
-    """Processes that make the batches of a pretraining ahead; 0 makes them between steps."""
+    """Processes that make the batches of a pretraining ahead; 0 makes them in a thread of its own."""
     compile: Literal["off", "on", "graphs"] = "off"
     """How the steps of a pretraining are computed. off: as written; on: by torch.compile; graphs: each shape of
     micro-batch also captured as a CUDA graph. Where that cannot be had the next best is done, and said. Fine-tuning is

@@ -25,13 +25,14 @@ class Trained(pl.LightningModule):
     `last` holds what callbacks read: tensors on the device, so nobody waits for it before it is asked for.
     """
 
-    def __init__(self, optimizer: Optimizer, schedule: Schedule, steps: int, seed: int, purpose: str) -> None:
+    def __init__(
+        self, optimizer: Optimizer, schedule: Schedule, steps: int, seed: int, purpose: str, compiles: bool = True
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.last: dict[str, Tensor] = {}
         self.ranks: Ranks = ALONE
-        self.passes: Passes | None = None
-        """How micro-batches go forward and backward, where that may be chosen."""
+        self.passes = Passes(self, compiles)
         self.micro_rows: int | None = None
         """Rows through the network at once; None takes each batch as it comes. Halved when memory runs out."""
         self.out_of_memory = 0
@@ -71,7 +72,7 @@ class Trained(pl.LightningModule):
         self.lr_schedulers().step()  # type: ignore[union-attr]
 
     def _zero(self, optimizer: Any, turn: int) -> None:
-        if self.passes and self.passes.keeps_gradients:
+        if self.passes.keeps_gradients:
             self.passes.zero_gradients(turn)
         else:
             optimizer.zero_grad()
@@ -101,8 +102,7 @@ class Trained(pl.LightningModule):
         smaller = self.cut(batch, self.micro_rows)
         if self.most_rows(smaller) == most:
             raise too_small()
-        if self.passes:
-            self.passes.forget()
+        self.passes.forget()
         free()
         print(f"out of memory with {most} rows at once: {self.micro_rows} from here on", file=sys.stderr)
         return smaller
@@ -131,8 +131,8 @@ class Trained(pl.LightningModule):
         self.ranks.attend()
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Batches that know how move themselves; lists of features become tensors on the device in `forward`."""
-        return batch.to(device) if hasattr(batch, "to") else batch
+        """The batch on the device, cut before it is there: to cut it later is to wait for the device."""
+        return (self.cut(batch, self.micro_rows) if self.micro_rows else batch).to(device)
 
     def share_of_rate(self, name: str) -> float:
         """The share of the learning rate that the parameter of a name takes."""

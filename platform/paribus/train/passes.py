@@ -25,7 +25,7 @@ SHAPES = 64
 class Passes:
     """What a module computes of a micro-batch, and where that is faster its backward pass as well.
 
-    What is not compiled is replayed as it is written: to compile many shapes would take longer than to train.
+    What never `compiles` is replayed as it is written: for many shapes, which take longer to compile than to train.
     """
 
     def __init__(self, module: nn.Module, compiles: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Batches as tensors."""
+"""Batches as tensors, and made while the one before is used."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +13,28 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-class Tensors:
+class Moved:
+    """Base of a frozen dataclass that goes to a device: with its tensors, with what is of this class, and with tuples
+    of either."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same on `device`."""
+        return self._each(lambda t: t.to(device, non_blocking=True) if isinstance(t, Tensor) else t.to(device))
+
+    def pin_memory(self) -> Self:
+        """The same in memory that a GPU reads while this process goes on."""
+        return self._each(lambda there: there.pin_memory())
+
+    def _each(self, move: Callable[[Any], Any]) -> Self:
+        def moved(there: Any) -> Any:
+            if isinstance(there, tuple):
+                return tuple(map(moved, there))
+            return move(there) if isinstance(there, Tensor | Moved) else there
+
+        return replace(self, **{f.name: moved(getattr(self, f.name)) for f in fields(self)})  # type: ignore[arg-type, type-var]
+
+
+class Tensors(Moved):
     """Base of a frozen dataclass of tensors, None where one is not there. CUDA graphs take it as an input."""
 
     def __init_subclass__(cls) -> None:
@@ -27,14 +48,6 @@ class Tensors:
     def tensors(self) -> dict[str, Tensor]:
         """By name, those that are there."""
         return {f.name: tensor for f in fields(self) if (tensor := getattr(self, f.name)) is not None}  # type: ignore[arg-type]
-
-    def to(self, device: torch.device, **options: Any) -> Self:
-        """The same on `device`."""
-        return replace(self, **{n: t.to(device, non_blocking=True) for n, t in self.tensors().items()})  # type: ignore[type-var]
-
-    def pin_memory(self) -> Self:
-        """The same in memory that a GPU reads while this process goes on."""
-        return replace(self, **{n: t.pin_memory() for n, t in self.tensors().items()})  # type: ignore[type-var]
 
 
 def ahead(items: Iterable[A], make: Callable[[A], B]) -> Iterator[B]:
