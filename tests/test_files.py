@@ -2,11 +2,12 @@
 
 import errno
 import os
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
 
-from paribus.files import read_cache, write_atomically, write_cache
+from paribus.files import TEMPORARY, read_cache, temporary, write_atomically, write_cache
 
 
 def test_a_small_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,3 +39,9 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file where the folder would be")
     write_cache(tmp_path / "store" / "cache.json", {"a": 1})
     assert read_cache(tmp_path / "store" / "cache.json") == {}
+
+
+def test_what_is_taken_for_half_written_is_what_was_named_so_and_no_hidden_file_of_others() -> None:
+    assert fnmatch(temporary(Path("tables/masking@tiny.tex")).name, TEMPORARY)
+    for name in (".git.keep.me", ".notes.txt.swp", ".run.log.Xa12Bc", ".lock"):
+        assert not fnmatch(name, TEMPORARY)

@@ -23,7 +23,7 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-TEMPORARY = ".*.*.*"
+TEMPORARY = ".*.[0-9]*.[0-9]*"
 """The pattern of what `temporary` gives."""
 
 

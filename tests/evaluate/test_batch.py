@@ -23,8 +23,8 @@ Make = Callable[..., spec.Encoder]
 LENGTH, ITEMS, PASSES = 32, 64, 4
 
 
-def drawn(kind: str) -> list[Feature]:
-    """Random features of a kind, of three lengths."""
+def drawn(kind: str, unlabelled: int = 0) -> list[Feature]:
+    """Random features of a kind, of three lengths; the first `unlabelled` of tagging have no label."""
     rng, made = np.random.default_rng(0), []
     for item in range(ITEMS):
         for option in range(rng.integers(2, 5) if kind == "multiple-choice" else 1):
@@ -36,21 +36,28 @@ def drawn(kind: str) -> list[Feature]:
                 "tagging": [IGNORED, *rng.integers(0, len(LABELS["tagging"]), length - 2).tolist(), IGNORED],
                 "span-qa": (4, 5),
             }.get(kind, int(rng.integers(0, 2)))
-            made.append(Feature(ids, item, second, target, option))
+            made.append(Feature(ids, item, second, [IGNORED] * length if item < unlabelled else target, option))
     return made
 
 
 def trained(
-    encoder: Make, kind: str, how: str, runtime: Runtime, precision: str = "fp32", **changes: Any
+    encoder: Make,
+    kind: str,
+    how: str,
+    runtime: Runtime,
+    precision: str = "fp32",
+    unlabelled: int = 0,
+    **changes: Any,
 ) -> tuple[Tuned, list[float]]:
     small = encoder(width=32, heads=2)
     made = build_encoder(small, SIZE)
     initialise(made, 0, 0.1)
-    units = units_of(drawn(kind))
-    asked = recipe(kind, epochs=PASSES, batch_items=8, precision=precision, **changes)
+    units = units_of(drawn(kind, unlabelled))
+    asked = recipe(kind, epochs=PASSES, precision=precision, **changes)
     batches = Epochs(units, [len(unit[0].ids) for unit in units], asked.batch_items, asked.epochs, 0)
     module = Tuned(made, 32, asked, batches.steps, 0, 0.1)
-    module.passes.how = how  # type: ignore[assignment]
+    if how == "graphs":
+        module.replay()
     losses = Losses()
     where = device(runtime)
     try:
@@ -66,7 +73,7 @@ def test_replayed_it_trains_as_written(
     encoder: Make, monkeypatch: pytest.MonkeyPatch, kind: str, frozen: bool
 ) -> None:
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
-    told: Any = {"frozen": {"layers": "last", "lstm_width": 4}} if frozen else {}
+    told: Any = {"frozen": {"layers": "last", "lstm_width": 0}} if frozen else {}
     _, plain = trained(encoder, kind, "off", Runtime(device="cpu"), **told)
     stand_in(monkeypatch)
     module, losses = trained(encoder, kind, "graphs", Runtime(device="cpu"), **told)
@@ -91,11 +98,30 @@ def test_where_no_graph_can_be_captured_it_is_said_once_and_trained_as_written(
     assert capsys.readouterr().err == "--compile graphs: no graph; from here on as written\n"
 
 
+def test_a_step_without_a_labelled_word_moves_nothing(encoder: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: None)
+    optimizer = {"kind": "adamw", "lr": 1e-2, "weight_decay": 0.1}
+    told: Any = {"optimizer": optimizer, "batch_items": 2, "unlabelled": 40}
+    module, plain = trained(encoder, "tagging", "off", Runtime(device="cpu"), **told)
+    stand_in(monkeypatch)
+    other, losses = trained(encoder, "tagging", "graphs", Runtime(device="cpu"), **told)
+    assert plain.count(0.0) >= 1 and losses == pytest.approx(plain, abs=1e-5) and Replay.made
+    for one, two in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=0, atol=1e-4)
+
+
+def test_a_reader_that_counts_on_the_cpu_is_not_replayed(encoder: Make) -> None:
+    asked = recipe("tagging", frozen={"layers": "last", "lstm_width": 4})
+    module = Tuned(build_encoder(encoder(), SIZE), 16, asked, 1, 0, 0.1)
+    module.replay()
+    assert module.passes.how == "off" and module.unpadded
+
+
 def test_rows_of_graphs_keep_their_padding_and_others_need_not(encoder: Make) -> None:
     module = Tuned(build_encoder(encoder(), SIZE), 16, recipe("sentence"), 1, 0, 0.1)
     features = drawn("sentence")
     assert module.step(features).batches[0].kept_N is not None
-    module.passes.how = "graphs"
+    module.replay()
     (batch,) = module.step(features).batches
     assert batch.kept_N is None and batch.unseen is batch.padding_BT
 

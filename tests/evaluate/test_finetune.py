@@ -432,6 +432,14 @@ def test_the_best_epoch_is_kept_and_patience_ends_the_training() -> None:
     assert (step, best.epoch, float(best.weights["weight"])) == (40, 2, 20.0)
 
 
+def test_a_batch_without_a_word_that_has_a_label_is_no_loss(
+    tuned: Callable[..., dict[str, Any]], documents: list[Document]
+) -> None:
+    train = items("tagging", documents)
+    train[3], train[7] = TaggingItem("3", ("x" * 60,), ("A",)), TaggingItem("7", (), ())
+    assert tuned(recipe("tagging", epochs=1, batch_items=1), train=train)["outcome"] == "done"
+
+
 def test_patience_spares_epochs_and_the_best_epoch_is_told(tuned: Callable[..., dict[str, Any]]) -> None:
     found = tuned(recipe("sentence", keep="best", patience=3))
     best = found["rows"]["best_epoch", None]

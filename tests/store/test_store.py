@@ -185,6 +185,29 @@ def test_what_killed_writers_were_at_is_swept_up_once_it_is_old(store: Store, sp
     assert not (store.root / "paused").exists() and (store.root / "leases" / ".lock").exists()
 
 
+def test_a_stage_that_is_begun_anew_meanwhile_is_no_leftover(
+    store: Store, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compute(store, stage)
+    checkpoint = store.root / "doing" / stage.key / "scratch" / "checkpoint"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("5")
+    lease = store.lease
+
+    def after_it_was_found_damaged(name: str) -> object:
+        store.set_aside(name)
+        return lease(name)
+
+    monkeypatch.setattr(store, "lease", after_it_was_found_damaged)
+    store.sweep(())
+    assert checkpoint.read_text() == "5"
+
+
+def test_a_store_without_its_folder_of_stages_in_progress_is_swept(store: Store) -> None:
+    (store.root / "doing").rmdir()
+    store.sweep(())
+
+
 def test_a_torn_rows_file_in_progress_is_never_read(store: Store, stage: Stage) -> None:
     left = store.root / "doing" / stage.key / "out.dead"
     left.mkdir(parents=True)

@@ -74,6 +74,14 @@ class Tuned(Trained):
             width = self.reader.width
         self.head = make_head(asked.task, width, asked)
         initialise(self.head, self._seed, std, "head")
+        self.unpadded = True
+        """Whether batches say how rows are without their padding."""
+
+    def replay(self) -> None:
+        """Take steps as CUDA graphs. Rows keep their padding, for there would be many shapes; also where it comes to no
+        graph, so that who resumes goes on as it was."""
+        if self.reader is None or self.reader.lstm is None:  # which wants lengths on the CPU
+            self.passes.how, self.unpadded = "graphs", False
 
     def train(self, mode: bool = True) -> "Tuned":
         """Training mode, but for a frozen encoder, which drops nothing."""
@@ -102,6 +110,10 @@ class Tuned(Trained):
         self.update(batch, self._parts)
 
     def _parts(self, step: Step) -> Losses:
+        if not step.batches:  # no word of it has a label: the loss is 0, and nothing moves
+            if self.passes.keeps_gradients:
+                self.passes.zero_gradients(1)  # puts them aside, and has none
+            yield None, {"loss": step.terms}
         for batch in step.batches:
             yield self.passes(self.part, batch, step.terms)
 
@@ -112,14 +124,14 @@ class Tuned(Trained):
 
     def step(self, features: list[Feature], rows: int | None = None) -> Step:
         """In batches of at most `rows` features, but for those without a term; the options of a question stay together.
-        For graphs rows keep their padding: without it there would be many shapes."""
+        """
         pieces: list[list[Feature]] = []
         for unit in units_of(features):
             if not pieces or rows and len(pieces[-1]) + len(unit) > rows:
                 pieces.append([])
             pieces[-1] += unit
-        unpadded = self.passes.how != "graphs"
-        batches = [Batch.of(piece, self.length, self.task, unpadded) for piece in pieces if terms(self.task, piece)]
+        asked = [piece for piece in pieces if terms(self.task, piece)]
+        batches = [Batch.of(piece, self.length, self.task, self.unpadded) for piece in asked]
         return Step(features, tuple(batches), torch.tensor(float(terms(self.task, features))))
 
     def cut(self, batch: Step, rows: int) -> Step:
@@ -302,7 +314,7 @@ def finetune(
     checkpoint, batches.first = newest(work) or (None, 0)
     where = device(runtime)
     if runtime.compile == "graphs" and where.type == "cuda":
-        module.passes.how = "graphs"
+        module.replay()
     watch = Watch(work.scratch, batches.steps, asked.batch_items, float("inf"), batches.first, unit="items")
     best = Best(batches.a_pass, asked.patience, measure) if asked.keep == "best" else None
     callbacks = [watch, *([best] if best else []), Checkpoints(work, runtime.checkpoint_seconds)]

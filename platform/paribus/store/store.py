@@ -281,9 +281,10 @@ class Store:
         if (self.root / "leases").is_dir():
             with writing(self.root):
                 sweep(self.root / "leases", self.lease_seconds, lambda name: name in over or self.has(name))
-                for folder in (self.root / "doing").iterdir():
+                for folder in (self.root / "doing").glob("*"):
                     if self.has(folder.name) and (lease := self.lease(folder.name)):
-                        shutil.rmtree(folder, ignore_errors=True)
+                        if self.has(folder.name):  # still: it may have been set aside meanwhile, and begun anew
+                            shutil.rmtree(folder, ignore_errors=True)
                         lease.release()
                 for path in self.half_written():
                     path.unlink(missing_ok=True)

@@ -19,7 +19,8 @@ BACKEND = "inductor"
 ORDINARY = 2
 """Passes of a shape before its graph is captured: in the first gradients are made, in the second added to."""
 SHAPES = 64
-"""Kinds of micro-batches, of all runs of a process, that are compiled before it is given up."""
+"""Kinds of micro-batches, of all runs of a process, that are compiled before it is given up; and those of one run that
+are captured."""
 
 
 class Passes:
@@ -109,7 +110,7 @@ class Passes:
         shapes = compute, str(structure), *((leaf.shape, leaf.dtype) for leaf in leaves)
         if (graph := self._graphs.get(shapes)) is None:
             self._seen[shapes] = self._seen.get(shapes, 0) + 1
-            if self._seen[shapes] <= ORDINARY:
+            if self._seen[shapes] <= ORDINARY or len(self._graphs) == SHAPES:
                 return None
             before = torch.cuda.get_rng_state()
             try:
