@@ -26,6 +26,7 @@ $(VENV)/python:
 	touch $@
 
 $(VENV)/installed: $(VENV)/python pyproject.toml constraints.txt
+	@echo 'installing paribus and what it needs, a minute or two'
 	$(VENV)/bin/pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e .
 	touch $@
 
