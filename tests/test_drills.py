@@ -165,6 +165,7 @@ def test_interrupting_paribus_run_puts_its_run_back_and_leaves_no_worker(tmp_pat
         _, err = process.communicate()
         assert process.returncode == code, err
         assert "Traceback" not in err
+        assert err.endswith("workers stopped: the same command goes on from the last checkpoints\n")
         assert not stopped.is_running()
         entries = json.loads(paribus(tmp_path, "status", "--json")[0])["runs"]
         assert "running" not in {entry["status"] for entry in entries} and "lost" not in {e["status"] for e in entries}

@@ -90,6 +90,7 @@ class Pool:
                             self._workers.append(self._start(worker.slot))
         except BaseException:
             self.stop()
+            print("workers stopped: the same command goes on from the last checkpoints", file=sys.stderr)
             raise
         if refused:
             raise ParibusError(refused)
