@@ -10,7 +10,7 @@ from torch import Tensor
 
 from paribus.data.vocabulary import PAD
 from paribus.evaluate.features import IGNORED, Feature
-from paribus.nn.unpadded import Unpadded
+from paribus.nn.unpadded import Padding, Unpadded, without
 from paribus.spec.task import MultipleChoice, Regression, Tagging, Task
 from paribus.train.tensors import Moved, Tensors
 
@@ -55,11 +55,9 @@ class Batch(Tensors):
         return len(self.tokens_BT)
 
     @property
-    def unseen(self) -> Tensor | Unpadded:
+    def unseen(self) -> Padding:
         """What attention leaves out, as the encoder's `padding`."""
-        if self.kept_N is None or self.starts_S is None:
-            return self.padding_BT
-        return Unpadded(self.padding_BT, self.kept_N, self.starts_S)
+        return without(self.padding_BT, self.kept_N, self.starts_S)
 
 
 @dataclass(frozen=True)

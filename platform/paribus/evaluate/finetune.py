@@ -235,11 +235,7 @@ class Steps:
         self._batches, self._module, self._pinned = batches, module, where.type == "cuda"
 
     def __iter__(self) -> Iterator[Step]:
-        return ahead(self._batches, self._made)
-
-    def _made(self, features: list[Feature]) -> Step:
-        step = self._module.step(features)
-        return step.pin_memory() if self._pinned else step
+        return ahead(self._batches, self._module.step, self._pinned)
 
 
 @dataclass(frozen=True)

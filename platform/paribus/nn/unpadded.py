@@ -91,6 +91,14 @@ def _put(x_ND: Tensor, rows_N: Tensor, size: int) -> Tensor:
 Padding = Tensor | Unpadded | None
 """What is padding, and what attention leaves out besides: see Encoder."""
 
+
+def without(unseen: Tensor | None, kept_N: Tensor | None, starts_S: Tensor | None) -> Padding:
+    """What attention leaves out of rows, which are taken without their padding where it is told what is kept."""
+    if unseen is None or kept_N is None or starts_S is None:
+        return unseen
+    return Unpadded(unseen, kept_N, starts_S)
+
+
 MOST = 0.8
 """Share of the places that may be kept: with more, what is taken and put back costs what is saved (docs/speed.md)."""
 

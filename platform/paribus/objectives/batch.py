@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paribus.data.vocabulary import PAD
-from paribus.nn.unpadded import Padding, Unpadded
+from paribus.nn.unpadded import Padding, Unpadded, without
 from paribus.train.tensors import Moved, Tensors
 
 IGNORED = -100
@@ -54,9 +54,7 @@ class Micro(Tensors):
         """What attention leaves out: (B, T) keys for all queries, or (B, T, T) keys for each; and how rows are without
         their padding."""
         unseen = self.padding_BT if self.blocked_BTT is None else self.blocked_BTT
-        if unseen is None or self.kept_N is None or self.starts_S is None:
-            return unseen
-        return Unpadded(unseen, self.kept_N, self.starts_S)
+        return without(unseen, self.kept_N, self.starts_S)
 
     def unpadded(self, padding_BT: Tensor | None) -> Self:
         """The same, which keeps the places that are False there, where that pays: each N is a CUDA graph more."""

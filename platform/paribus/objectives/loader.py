@@ -60,7 +60,7 @@ class Steps:
     def __iter__(self) -> Iterator[Step]:
         numbers: Any = range(self.first, self._spec.budget.steps)
         if self.workers == 0:
-            return ahead(numbers, self._ready)
+            return ahead(numbers, self.step, self._pinned)
         loader: DataLoader[Step] = DataLoader(
             self,  # type: ignore[arg-type]
             batch_size=None,
@@ -74,9 +74,6 @@ class Steps:
 
     def __getitem__(self, number: int) -> Step:
         return self.step(number)
-
-    def _ready(self, number: int) -> Step:
-        return self.step(number).pin_memory() if self._pinned else self.step(number)
 
     def step(self, number: int) -> Step:
         """Optimizer step `number` (from 0)."""

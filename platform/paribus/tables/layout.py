@@ -92,8 +92,8 @@ class Layout:
         shared = {column.beside for column in self.ours}
         columns = published_columns(paper) if paper else []
         self.published = [column for column in columns if column.key not in shared]
-        ours = enumerate(self.ours, len(self.published) + len(self.settings))
-        self.judged = {index: column for index, column in ours if column.judged}  # by its place in a row
+        self.places = dict(enumerate(self.ours, len(self.published) + len(self.settings)))  # ours, by place in a row
+        self.judged = {index: column for index, column in self.places.items() if column.judged}
 
     def _scores(self) -> list[tuple[Task, Metric]]:
         """The task and metric of each column of scores: a task's first metric, which gets the verdict, and those that

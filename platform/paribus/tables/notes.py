@@ -97,11 +97,10 @@ def notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
 
 def _turned(layout: Layout, rows: Sequence[Row]) -> str:
     """Where the cells of an arm and the baseline lie the other way round than their difference says."""
-    places = list(enumerate(layout.ours, len(layout.published) + len(layout.settings)))
     baseline = next(row for row in rows if row.baseline)
     found: dict[str, list[str]] = {}
     for row in rows:
-        for place, column in places:
+        for place, column in layout.places.items():
             mine, other = row.cells[place], baseline.cells[place]
             if mine and other and mine.difference and isinstance(mine.value, float) and isinstance(other.value, float):
                 if (mine.value - other.value) * mine.difference.mean < 0:
@@ -186,15 +185,16 @@ def _words(layout: Layout) -> list[str]:
 
 def _detection(layout: Layout) -> list[str]:
     """How columns of replaced-token detection are to be read, and how each arm's parameters moved."""
-    joint = {arm.label: arm.run.objective.joint for arm in layout.plan.arms if isinstance(arm.run.objective, Rtd)}
-    seen = {
-        arm.label: arm.run.objective.replacement for arm in layout.plan.arms if isinstance(arm.run.objective, Rtd)
-    }
+    found = {arm.label: arm.run.objective for arm in layout.plan.arms if isinstance(arm.run.objective, Rtd)}
+    steps = (
+        f"{arm} {'one on the joint loss' if objective.joint else 'generator, then discriminator'}"
+        for arm, objective in found.items()
+    )
+    seen = {arm: objective.replacement for arm, objective in found.items()}
     shares = {
         arm: f"{100 * of.mask:g} % [MASK], {100 * of.random:g} % random, {100 * (1 - of.mask - of.random):.3g} % kept"
         for arm, of in seen.items()
     }
-    steps = (f"{arm} {'one on the joint loss' if joint[arm] else 'generator, then discriminator'}" for arm in joint)
     return [
         "Generator MLM loss: nats a masked token on held-out documents (test split). It measures the generator "
         "only; what is fine-tuned is the discriminator.",

@@ -53,9 +53,7 @@ def paired(arm: Mapping[int, float], baseline: Mapping[int, float]) -> Differenc
     scale = max(abs(values[seed]) for values in (arm, baseline) for seed in arm.keys() & baseline.keys())
     if n == 1 or _equal(differences, scale):  # equal differences, as of two constants, say nothing of their spread
         return Difference(mean, None, None, n)
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in differences) / (n - 1))
-    if not sd:  # its squares were too small to be told from nothing
-        return Difference(mean, None, None, n)
+    sd = math.hypot(*(value - mean for value in differences)) / math.sqrt(n - 1)  # squares may be too small for floats
     half = _t(n - 1) * sd / math.sqrt(n)
     return Difference(mean, mean - half, mean + half, n, sd)
 

@@ -125,9 +125,9 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool, table: Callable[[], Ta
         counts = mirror.update(entries, sources)
         here["plans"][asked] = state
         return counts
+    except ParibusError:
+        raise
     except Exception as error:
-        if isinstance(error, ParibusError):
-            raise
         raise ParibusError(public(f"{uri}: cannot be brought up to date ({_cause(error)})")) from error
     finally:
         here["runs"] = marks

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.utils._pytree import register_pytree_node
 
 A = TypeVar("A")
-B = TypeVar("B")
 
 
 class Moved:
@@ -50,12 +49,19 @@ class Tensors(Moved):
         return {f.name: tensor for f in fields(self) if (tensor := getattr(self, f.name)) is not None}  # type: ignore[arg-type]
 
 
-def ahead(items: Iterable[A], make: Callable[[A], B]) -> Iterator[B]:
-    """What is made of each item: the next in a thread, while the last is used."""
+B = TypeVar("B", bound=Moved)
+
+
+def ahead(items: Iterable[A], make: Callable[[A], B], pinned: bool = False) -> Iterator[B]:
+    """What is made of each item: the next in a thread, while the last is used; `pinned` where a GPU will read it."""
+
+    def ready(item: A) -> B:
+        return make(item).pin_memory() if pinned else make(item)
+
     coming = None
     with ThreadPoolExecutor(1) as thread:
         for item in items:
-            made, coming = coming, thread.submit(make, item)
+            made, coming = coming, thread.submit(ready, item)
             if made:
                 yield made.result()
         if coming:
