@@ -21,7 +21,6 @@ from paribus.data import vocabulary as vocabularies
 from paribus.data.corpus import texts, to_document
 from paribus.data.document import Document
 from paribus.data.vocabulary import Vocabulary
-from paribus.jobs import storage
 from paribus.plan.stages import Pretraining, make
 from paribus.spec.base import Spec
 from paribus.spec.data import FullSentences, Sotu, WordPiece
@@ -138,6 +137,8 @@ def _postgres() -> Iterator[Postgres]:
 @pytest.fixture
 def postgres(_postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> Postgres:
     """A running PostgreSQL without any queue, which PARIBUS_STORAGE names."""
+    from paribus.jobs import storage  # brings Optuna, which most tests do without
+
     _postgres.drop()
     storage._connect.cache_clear()
     monkeypatch.setenv("PARIBUS_STORAGE", _postgres.url)

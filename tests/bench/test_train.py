@@ -55,7 +55,7 @@ def test_every_row_of_the_table_of_benchmarks_can_be_had_and_has_its_peers(rows_
         assert family_of(sized(base, scale, changes, batch).encoder, False) in ("bert", "deberta-v2")
 
 
-@pytest.mark.parametrize("file", BENCHMARKS.glob("*/*.json"), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("*/*.json")), ids=lambda file: file.stem)
 def test_what_is_in_the_table_of_benchmarks_can_be_measured_again(file: Path, rows_of_the_table: ModuleType) -> None:
     base, scale, changes, batch, _ = rows_of_the_table.ROWS[file.stem.removesuffix("-cudnn")]
     assert sized(base, scale, changes, batch) == Run.model_validate(json.loads(file.read_text())["run"])

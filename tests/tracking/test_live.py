@@ -1,5 +1,6 @@
 """Mirroring while workers run: an outage delays nobody, is said once, and what was missed arrives afterwards."""
 
+import errno
 import socket
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from paribus.errors import SpecError
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project, find
+from paribus.store.lease import Lease
 from paribus.store.store import Store
 from paribus.tracking import live
 from paribus.tracking.live import Mirroring
@@ -60,6 +62,26 @@ def test_an_experiment_that_is_edited_meanwhile_and_does_not_plan_is_said_and_lo
         "mlflow: mine.yaml: no such key; the runs go on, and it is asked again",
         "mlflow: is back, and gets what it missed",
     ]
+
+
+def test_a_full_disk_is_said_and_looked_at_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The thread goes on: what raises in it would be a traceback, and nothing more sent."""
+    mirror, acquire = mirroring(project, monkeypatch, [""]), Lease.acquire
+    looks = iter([OSError(errno.ENOSPC, "No space left on device"), OSError(errno.ESTALE, "Stale file handle"), None])
+
+    def acquire_or_fail(lease: Lease) -> bool:
+        if error := next(looks, None):
+            raise error
+        return acquire(lease)
+
+    monkeypatch.setattr(Lease, "acquire", acquire_or_fail)
+    with mirror:
+        time.sleep(0.3)
+    full, back = capsys.readouterr().err.splitlines()
+    assert full.startswith(f"mlflow: {project.store}: no space left on the disk")
+    assert back == "mlflow: is back, and gets what it missed"
 
 
 def test_what_is_missing_at_the_end_is_said(

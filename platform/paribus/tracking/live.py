@@ -48,21 +48,24 @@ class Mirroring:
 
     def _sync(self, last: bool = False) -> None:
         """Bring MLflow up to date, one process at a time; the tables, which take a while, once at the end."""
-        lease = self._store.lease(MIRROR)
-        if lease is None:
-            return  # another command is at it
         try:
-            for plan in self._plans:
-                found = again(plan, self._project, self._store)
-                table = partial(table_of, found, self._project, self._store)
-                did = sync(found, self._store, tracking_uri(self._project), True, table if last else None)
-                self._say(did.outage)
-                if did.outage:
-                    return
-        except ParibusError as error:  # the experiment was edited meanwhile, and does not plan now
+            if lease := self._store.lease(MIRROR):
+                try:
+                    self._say(self._outage_now(last))
+                finally:
+                    lease.release()
+        except (ParibusError, OSError) as error:  # the disk is full; an experiment that was edited does not plan now
             self._say(str(error))
-        finally:
-            lease.release()
+
+    def _outage_now(self, last: bool) -> str:
+        """Send what is new of every plan; why that could not be, or nothing."""
+        for plan in self._plans:
+            found = again(plan, self._project, self._store)
+            table = partial(table_of, found, self._project, self._store)
+            did = sync(found, self._store, tracking_uri(self._project), True, table if last else None)
+            if did.outage:
+                return did.outage
+        return ""
 
     def _say(self, outage: str) -> None:
         if outage and not self._outage:
