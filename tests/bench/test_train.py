@@ -1,18 +1,15 @@
 """The benchmark of training measures our module and transformers' in processes of their own."""
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from paribus.bench.train import measure, sized
 from paribus.errors import ParibusError
-from paribus.interop.config import family_of
 from paribus.nn.count import cost
 from paribus.spec.objective import Rtd
-from paribus.spec.run import Run, Runtime
+from paribus.spec.run import Runtime
 
 
 def test_ours_and_the_peer_are_measured_beside_a_ceiling(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,41 +32,6 @@ def test_ours_and_the_peer_are_measured_beside_a_ceiling(tmp_path: Path, capsys:
         assert row["peak_mb"] > 100 and row["start_seconds"] > 0
     ours, peer = (told["processes"][name][0]["parameters"] for name in ("compile off", "transformers"))
     assert ours == peer
-
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def rows_of_the_table() -> ModuleType:
-    """benchmarks/steps.py, a script."""
-    found = importlib.util.spec_from_file_location("steps", BENCHMARKS / "steps.py")
-    assert found and found.loader
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
-
-
-def test_every_row_of_the_table_of_benchmarks_can_be_had_and_has_its_peers(rows_of_the_table: ModuleType) -> None:
-    for base, scale, changes, batch, _ in rows_of_the_table.ROWS.values():
-        assert family_of(sized(base, scale, changes, batch).encoder, False) in ("bert", "deberta-v2")
-
-
-@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("*/*.json")), ids=lambda file: file.stem)
-def test_what_is_in_the_table_of_benchmarks_can_be_measured_again(file: Path, rows_of_the_table: ModuleType) -> None:
-    base, scale, changes, batch, _ = rows_of_the_table.ROWS[file.stem.removesuffix("-cudnn")]
-    assert sized(base, scale, changes, batch) == Run.model_validate(json.loads(file.read_text())["run"])
-
-
-def test_the_rows_of_the_table_are_measured_with_one_ceiling(
-    tmp_path: Path, rows_of_the_table: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = ("bert", "debug", {}, "8x16", ["off"])
-    for name, value in (("ROWS", {"one": row, "other": row}), ("PEERS", []), ("STEPS", 2)):
-        monkeypatch.setattr(rows_of_the_table, name, value)
-    rows_of_the_table.main(tmp_path, ["one", "other"])
-    one, other = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "other"))
-    assert one["card"] == other["card"] and one["processes"] != other["processes"]
 
 
 @pytest.mark.parametrize(
