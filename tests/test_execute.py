@@ -166,6 +166,18 @@ def test_variants_are_run_as_they_are_hashed_however_old_their_file_says_it_is(t
         assert done.stdout.strip() == scale, done.stderr
 
 
+def test_a_stage_that_began_after_the_code_was_edited_says_so(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its worker had imported by then is one thing, what it imports later another."""
+    store = Store(tmp_path / "store")
+    store.prepare()
+    context = Context(project, store, Runtime(device="cpu"), plan(project, "chain", "debug", 1).runs[0].arm.run)
+    before = store.provenance(context.provenance())["code"]
+    monkeypatch.setattr(execute, "program", lambda project: "paribus 1 (code edited)")
+    assert store.provenance(context.provenance())["code"] == f"{before}, edited meanwhile to paribus 1 (code edited)"
+
+
 def test_the_program_is_another_one_when_the_users_variants_are_edited(project: Project) -> None:
     before = execute.program(project)
     (project.root / "paribus.toml").write_text('variants = "mine.py"')

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,10 +64,13 @@ class Context:
     data_here: bool = False
     """Whether data stages are computed in this process and not in a child of it."""
 
-    @cached_property
     def provenance(self) -> str:
-        """The digest of commit, diff and versions, recorded once in the store."""
-        return self.store.record_provenance(environment(self.project))
+        """The digest of commit, diff and versions, recorded once in the store. To be asked when a stage begins: what
+        was imported before is not what is on the disk now, where that was edited meanwhile."""
+        started, now = environment(self.project), program(self.project)
+        if now != started["code"]:
+            started = {**started, "code": f"{started['code']}, edited meanwhile to {now}"}
+        return self.store.record_provenance(started)
 
     def input(self, stage: Stage, role: str) -> Path:
         """The verified folder of one of a stage's inputs."""
@@ -342,9 +345,10 @@ def _ensure(context: Context, stage: Stage, stages: list[Stage]) -> None:
             with work:
                 if not store.has(stage.key):
                     print(f"{stage.key}: {stage.kind} begins", file=sys.stderr)
+                    provenance = context.provenance()
                     more = FUNCTIONS[stage.kind](context, stage, work)
                     on = machine(context.runtime) if stage.kind in COMPUTED else {}
-                    work.commit(context.provenance, **{**on, **more})
+                    work.commit(provenance, **{**on, **more})
         except LostLease as error:  # now somebody else computes it: wait for them
             print(error, file=sys.stderr)
     if stage.kind == "pretrain" and (outcome := store.record(stage.key)["outcome"]) != "done":
@@ -451,12 +455,19 @@ def program(project: Project) -> str:
     files = sorted(PACKAGE.rglob("*.py"))
     if project.settings.variants:
         files.append(project.root / project.settings.variants)
-    return f"paribus {__version__} (code {digest(''.join(map(sha256, files)))[:8]})"
+    return _program(tuple((file, (told := file.stat()).st_ctime_ns, told.st_size) for file in files))
+
+
+@lru_cache(2)  # it is asked at each stage
+def _program(files: Sequence[tuple[Path, int, int]]) -> str:
+    """Of files, each with when it was last changed and its size."""
+    return f"paribus {__version__} (code {digest(''.join(sha256(file) for file, *_ in files))[:8]})"
 
 
 @cache
 def environment(project: Project) -> dict[str, Any]:
-    """What else could explain a number: code, commit, diff, versions, machine; as they were when first asked."""
+    """What else could explain a number: code, commit, diff, versions, machine; as they were when first asked, which a
+    worker does before anything else."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", "-C", str(project.root), *arguments], capture_output=True, text=True)

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -90,6 +91,22 @@ def test_missing_and_diverged_runs_are_counted(project: Project, store: Store, p
     site = Site(project, store)
     assert "7 done, 1 missing" in site.experiment(planned("masks"))
     assert "8 done, 1 diverged" in site.experiment(planned("hostile"))
+
+
+def test_a_run_that_diverged_is_in_no_learning_curve(project: Project, tmp_path: Path) -> None:
+    """Where it ends the mean over seeds would jump."""
+    store, found = Store(tmp_path), plan(project, "hostile", "debug")
+    store.prepare()
+    for run in found.runs:
+        work = store.claim(run.pretrained)
+        assert work
+        with work:
+            lost = run.seed == 0
+            points = [{"train/tokens": 10 * step, "train/loss": 9.0 if lost else 5.0} for step in range(9 - 6 * lost)]
+            (work.out / "curve.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+            work.commit("provenance", outcome="diverged" if lost else "done")
+    curves = Content(found, store, project).curves
+    assert all(losses == [5.0, 5.0] for points in curves.values() for _, losses in points) and len(curves) == 3
 
 
 def test_page_and_mlflow_say_that_finished_runs_are_not_shown(project: Project, tmp_path: Path) -> None:

@@ -157,6 +157,15 @@ def test_updates_times_batch_are_the_same_for_every_batch_size_but_for_less_than
         ),
         (TUNE.replace("trials: 5", "trials: 0"), "tune.trials: found 0, but input should be greater than or equal to"),
         (TUNE.replace("trials: 5", "trials: 5, seed: 1"), "tune.seed: found 1, but seeds 0 to 1 are reported"),
+        (
+            TUNE.replace("optimizer.lr", "finetuning.weight_decay").replace("{times: 0.5}", "0.001"),
+            "tune.path: found finetuning.weight_decay; .* which it does not move",
+        ),
+        (
+            TUNE.replace("optimizer.lr", "evaluation.held_out.rate"),
+            "tune.path: found evaluation.held_out.rate; .* which it does not move",
+        ),
+        (TUNE.replace("optimizer.lr", "corpus.test"), "tune.path: found corpus.test; .* of which it makes others"),
         (TUNE + ", set: {optimizer.lr: 0.1}", "cannot set optimizer.lr: tune.path optimizer.lr is chosen for each arm"),
         (
             TUNE.replace("optimizer.lr", "objective.rate") + ", factors: [rate]",

@@ -120,6 +120,26 @@ def test_a_stage_whose_record_is_gone_after_it_was_indexed_is_no_longer_finished
     assert values(store, stages) == {}
 
 
+def test_stages_whose_folders_changed_places_are_damaged(store: Store, stages: list[Stage]) -> None:
+    """All their checksums hold."""
+    for stage in stages[:2]:
+        finish(store, stage, 2.0)
+    one, other = (store.folder(stage.key) for stage in stages[:2])
+    for old, new in ((one, one.with_name("x")), (other, one), (one.with_name("x"), other)):
+        old.rename(new)
+    with pytest.raises(Corrupt, match=f"it is of {stages[1].key}"):
+        store.finished(stages[0].key)
+    with pytest.raises(Corrupt):
+        store.verified(stages[1].key)
+
+
+def test_a_stage_that_was_resumed_took_its_earlier_steps_too(store: Store, stages: list[Stage]) -> None:
+    finish(store, stages[0], 2.0, seconds=1000.0)
+    finish(store, stages[1], 2.0)
+    found = read(store, stages)
+    assert found.took(stages[0].key) == 1000.0 and 0 < found.took(stages[1].key) < 100
+
+
 @pytest.mark.parametrize("indexed", [False, True])
 def test_a_stage_that_lost_its_rows_is_damaged(store: Store, stages: list[Stage], indexed: bool) -> None:
     finish(store, stages[0], 2.0)

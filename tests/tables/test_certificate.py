@@ -313,6 +313,38 @@ def test_another_precision_of_products_refuses_the_verdict(planned: Plan, store:
     assert "fp32 products high" in refusals(planned, store)["dynamic"]
 
 
+def test_a_card_that_changes_places_by_task_or_by_point_of_a_grid_refuses_the_verdict(
+    project: Project, tmp_path: Path, measure: Any
+) -> None:
+    """All arms ran on both cards, each of their tasks, or of its points, on another one."""
+    by = {
+        "task": lambda stage: stage.spec.task.name == "grammar",
+        "point": lambda stage: stage.spec.point.lr == 1e-3,
+    }
+    for what, first in by.items():
+        store, planned = Store(tmp_path / what), plan(project, "masks", "mini")
+        store.prepare()
+
+        def card(run: PlannedRun, stage: Stage, first: Any = first) -> dict[str, Any]:
+            swapped = stage.kind == "finetune" and first(stage) == run.arm.baseline
+            return {"device": "one card" if swapped else "another"}
+
+        finish(store, planned, measure, more=card)
+        assert certificates(planned, Finished(store, planned.known))["dynamic"].mark == "✗ card"
+
+
+def test_trials_that_another_program_made_refuse_the_verdict(project: Project, store: Store, measure: Any) -> None:
+    def changed(run: PlannedRun, stage: Stage) -> dict[str, Any]:
+        return {"code": "paribus 1.0 (code bbbb)"} if run.trial and not run.arm.label.startswith("bsz-256") else {}
+
+    for _ in range(2):  # the runs are known when the trials have ended
+        planned = plan(project, "sizes", "mini", results=store)
+        finish(store, planned, measure, changed)
+    planned = plan(project, "sizes", "mini", results=store)
+    found = certificates(planned, Finished(store, planned.known))["bsz-2k"]
+    assert "code" in undeclared(found) and len(found.programs) == 2
+
+
 @pytest.mark.parametrize("changed", [{"host": "there"}, {"packages": {"torch": "2.9.0"}}, {"commit": "2" * 40}])
 def test_a_host_or_a_package_that_does_not_compute_or_a_commit_of_the_same_program_refuses_nothing(
     planned: Plan, store: Store, measure: Any, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -797,7 +797,37 @@ def test_runs_of_an_older_version_are_counted_and_not_shown(planned: Plan, store
     assert experiment_table(planned, store, finished=finished).warnings == (
         "2 finished runs of masks@mini in the store, of an older version of this experiment or with other settings, "
         "are not shown.",
+        "Seeds up to 7 are finished, too, and not shown (asked: 3 seeds): whoever chooses their number by the result "
+        "chooses the result.",
     )
+
+
+def test_a_claim_is_about_as_many_seeds_as_the_experiment_asks_for(
+    planned: Plan, project: Project, store: Store, fill: Fill, measure: Measure
+) -> None:
+    claim = Claim(arm="dynamic", metric="mlm.loss", direction="better")
+    last = [key for label in ("static", "dynamic") for key in keys(run_of(planned, label, 2), "evaluate")]
+
+    def outcome(asked: Plan) -> tuple[str, str]:
+        (found,) = experiment_table(declared(asked, claims=(claim,)), store).claims
+        return found.outcome, found.found
+
+    fill(store, planned, lambda run, stage: noisy(run, stage, measure, gain=0.3), missing=last)
+    assert outcome(planned) == ("undecided", "2 of 3 seeds have ended")
+    fill(store, planned, lambda run, stage: noisy(run, stage, measure, gain=0.3))
+    assert outcome(planned) == ("met", "helps")
+    assert outcome(plan(project, "masks", "mini", seeds=2)) == ("undecided", "2 of 3 seeds have ended")
+
+
+def test_a_lost_seed_is_one_whatever_else_of_its_run_is_finished(
+    planned: Plan, store: Store, fill: Fill, measure: Measure
+) -> None:
+    stages = {stage.key: stage for stage in planned.stages() if stage.kind == "finetune"}
+    casing = [key for key, stage in stages.items() if stage.spec.task.name == "casing"]
+    lost = set(keys(run_of(planned, "dynamic", 1), "finetune")) - set(casing)
+    fill(store, planned, lambda r, s: [] if s.key in lost else measure(r, s), missing=casing, diverged=list(lost))
+    found = cell(experiment_table(planned, store), "dynamic", "grammar.mcc")
+    assert found.verdict.why == "fine-tunings of seeds that are done diverged: dynamic 1" and not found.best
 
 
 def test_claims_are_checked_on_the_contrasts(planned: Plan, store: Store, fill: Fill, measure: Measure) -> None:

@@ -49,6 +49,16 @@ def test_after_a_resume_the_points_past_it_are_written_once_more(tmp_path: Path)
     assert curve(tmp_path) == [(step, 1.0) for step in range(1, 5)] + [(step, 2.0) for step in range(5, 11)]
 
 
+def test_what_the_steps_took_before_a_resume_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 1000, 5))
+    monkeypatch.setattr("paribus.train.watch.time.monotonic", lambda: float(next(clock)))
+    watched(Watch(tmp_path, 10, 10, math.inf), [1.0] * 6)
+    watch = Watch(tmp_path, 10, 10, math.inf, resumed_at=4)
+    assert (watch.seconds, watch.done) == (pytest.approx(20.0), 40)
+    watched(watch, [1.0] * 6, first=4)
+    assert (watch.seconds, watch.done) == (pytest.approx(50.0), 100)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_ends_it_at_the_step_it_came(tmp_path: Path, bad: float) -> None:
     losses = [1.0] * 1000

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from paribus.errors import DiskFull, LostLease, ParibusError, Stopped, StoreError
-from paribus.execute import Context, PretrainingEnded, execute, program
+from paribus.execute import Context, PretrainingEnded, environment, execute
 from paribus.interrupt import STOPPING, Interrupt
 from paribus.jobs.cards import ANYWHERE, Card, Slot
 from paribus.jobs.logs import log_path
@@ -41,13 +41,14 @@ def work(
 
     While trials that others work on may make more runs known, it waits for them.
     """
+    code = environment(project)["code"]
     queues: list[Queue] = []
     seat = Seat(store, slot, runtime)
     taken = 0
     while not stop():
         if store.pauses():
             continue
-        queues = queues or [Queue(store, name, program(project), runtime.allow_other_code) for name in names]
+        queues = queues or [Queue(store, name, code, runtime.allow_other_code) for name in names]
         for queue in queues:
             queue.reap()
         more = [advance(store, queue) for queue in queues]

@@ -58,7 +58,7 @@ class Content:
     @cached_property
     def stages(self) -> Finished:
         """Its finished stages, of one moment for all that is shown."""
-        return Finished(self.store, self.plan.runs)
+        return Finished(self.store, self.plan.known)
 
     @cached_property
     def short(self) -> Mapping[str, str]:
@@ -97,8 +97,8 @@ class Content:
         """Arm to its learning curve: tokens trained on, and the training losses of its seeds there."""
         found: dict[str, dict[int, list[float]]] = {}
         for run in self.plan.runs:
-            if run.arm.run.pretrained:
-                continue
+            if run.arm.run.pretrained or self.states[run.arm.label, run.seed] == "diverged":
+                continue  # with one that ends early the mean of the others would jump
             key = run.pretrained.key
             for tokens, loss in _finished_curve(self.store, key) if self.store.has(key) else _curve(self.store, key):
                 found.setdefault(run.arm.label, {}).setdefault(tokens, []).append(loss)

@@ -64,6 +64,11 @@ class Plan:
         return [trial.run for tuning in self.tunings for trial in tuning.trials]
 
     @property
+    def known(self) -> list[PlannedRun]:
+        """Every run that is known so far, trials first."""
+        return [*self.trials, *self.runs]
+
+    @property
     def untuned(self) -> list[Arm]:
         """The arms whose runs will be known when their tuning is done."""
         return [arm for arm, tuning in zip(self.arms, self.tunings, strict=False) if tuning.best is None]
@@ -71,7 +76,7 @@ class Plan:
     def stages(self) -> Iterator[Stage]:
         """Each stage once, in an order in which inputs come first."""
         seen: set[str] = set()
-        for run in [*self.trials, *self.runs]:
+        for run in self.known:
             for stage in run.stages:
                 if stage.key not in seen:
                     seen.add(stage.key)
@@ -95,7 +100,7 @@ def plan(
     found = arms(project, name, scale, overrides)
     _refuse_rows_that_are_not_there(project, name, [arm.label for arm in found], scale)
     _refuse_what_is_not_measured(experiment, found, str(project.experiments.path(name)))
-    _refuse_equal_arms(project, name, found, [Stages(arm.run) for arm in found])
+    _refuse_arms_that_do_not_compare(project, name, found, [Stages(arm.run) for arm in found])
     tunings: list[Tuning] = []
     if experiment.tune:
         where = f"{project.experiments.path(name)}: tune"
@@ -104,6 +109,13 @@ def plan(
         for arm in found:
             if arm.run.pretrained:
                 raise SpecError(f"{where}: arm {arm.label!r} is imported, not pretrained, so there is nothing to tune")
+        reported = {arm.run.seed_offset + seed: arm.label for arm in found for seed in range(count)}
+        for arm in found:
+            if other := reported.get(seed := arm.run.seed_offset + experiment.tune.seed):
+                raise SpecError(
+                    f"{where}.seed: found {experiment.tune.seed}; with its seed_offset arm {arm.label!r} would be "
+                    f"tuned at seed {seed}, which arm {other!r} reports"
+                )
         tunings = [tuning(arm, resolve(experiment.tune, arm, where), results) for arm in found]
         found = [each.tuned or each.arm for each in tunings]
     ready = [arm for arm, each in zip(found, tunings, strict=True) if each.best] if tunings else found
@@ -168,8 +180,16 @@ def _refuse_what_is_not_measured(experiment: Experiment, found: list[Arm], where
             )
 
 
-def _refuse_equal_arms(project: Project, name: str, found: list[Arm], makers: list[Stages]) -> None:
-    """Two arms of one content would be one run under two labels: a difference of exactly nothing."""
+def _refuse_arms_that_do_not_compare(project: Project, name: str, found: list[Arm], makers: list[Stages]) -> None:
+    """Two arms of one content would be one run under two labels: a difference of exactly nothing. And arms with other
+    tasks have no columns in common.
+    """
+    tasks = [[task.name for task in arm.run.evaluation.tasks] for arm in found]
+    if other := next((arm for arm, names in zip(found, tasks, strict=True) if names != tasks[0]), None):
+        raise SpecError(
+            f"{project.experiments.path(name)}: arm {other.label!r} has other evaluation.tasks than the baseline; "
+            "expected the same of all, as `tasks` of the experiment says them"
+        )
     seen: dict[str, str] = {}
     for arm, maker in zip(found, makers, strict=True):
         content = ",".join(stage.key for stage in maker.at(0))

@@ -128,8 +128,13 @@ def resolve(tune: Tune, arm: Arm, where: str) -> Tune:
     low, high = (rounded(now * end.times) if isinstance(end, Times) else end for end in (tune.low, tune.high))
     if not (low < high and (low > 0 or not tune.log)):
         raise SpecError(f"{where}: low must be below high{' and above 0' if tune.log else ''}, found {low} and {high}")
-    for end in (low, high):
-        _arm_at(arm, tune.path, end, where)
+    made = [Stages(_arm_at(arm, tune.path, end, where).run) for end in (low, high)]
+    judged = "trials are judged by the loss of their pretraining on validation documents"
+    one, other = ({stage.kind: stage for stage in stages.at(0)} for stages in made)
+    if one["pretrain"].key == other["pretrain"].key:
+        raise SpecError(f"{where}.path: found {tune.path}; {judged}, which it does not move")
+    if one["pack"].key != other["pack"].key or one["evaluate"].spec != other["evaluate"].spec:
+        raise SpecError(f"{where}.path: found {tune.path}; {judged}, of which it makes others")
     return tune.model_copy(update={"low": low, "high": high})
 
 

@@ -62,8 +62,9 @@ class Finished:
         return {key: dict(zip(FACTS, facts, strict=True)) for key, *facts in self._stages.drop("rows").iter_rows()}
 
     def took(self, key: str) -> float:
-        """Seconds of a worker on a stage, from its claim to its end."""
-        return float(self.records[key]["finished"] - self.records[key]["started"])
+        """Seconds of a worker on a stage: from its claim to its end, or of its steps, where some were taken before."""
+        record = self.records[key]
+        return max(float(record["finished"] - record["started"]), record["seconds"] or 0.0)
 
     @cached_property
     def rows(self) -> pl.DataFrame:

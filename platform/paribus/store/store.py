@@ -153,6 +153,8 @@ class Store:
         path = self.folder(key) / "stage.json"
         with _whole(path):
             found: dict[str, Any] = json.loads(path.read_text())
+            if found.get("key") != key:  # whoever moved the folder would have its numbers stand for another stage
+                raise ValueError(f"it is of {found.get('key')}")
         return found
 
     def records(self, kind: str | None = None) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ import importlib.metadata
 import itertools
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -64,7 +65,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Side:
-    """An arm as it stands: its planned runs by seed, and how many trials tuned it (None: it is not tuned)."""
+    """An arm as it stands: its planned runs by seed, the trials that tuned it, and how many ended (None: not tuned)."""
 
     name: str
     arm: Arm
@@ -73,6 +74,13 @@ class Side:
     """The path that was tuned."""
     trials: int | None = None
     cost: Cost | None = None
+    tuning: Sequence[PlannedRun] = ()
+
+    @property
+    def known(self) -> dict[int | str, PlannedRun]:
+        """Its runs by seed, and its trials by what they are called."""
+        found: dict[int | str, PlannedRun] = dict(self.runs.items())
+        return found | {f"trial {number}": run for number, run in enumerate(self.tuning)}
 
     def done(self, finished: Finished) -> list[int]:
         """The seeds whose runs are finished and did not diverge."""
@@ -167,11 +175,12 @@ def shown(value: Any) -> str:
 
 def side(plan: Plan, arm: Arm, known: Mapping[str, Any], name: str | None = None) -> Side:
     """An arm of `plan`; `known`: costs by their key. `name` is what it is called, if not by its label."""
-    trials = {tuning.arm.label: tuning.done for tuning in plan.tunings}
+    found = next((tuning for tuning in plan.tunings if tuning.arm.label == arm.label), None)
+    trials, ended = ([trial.run for trial in found.trials], found.done) if found else ([], None)
     runs = {run.seed: run for run in plan.runs if run.arm.label == arm.label}
     tune = plan.experiment.tune
     path = tune.path if tune else None
-    return Side(name or arm.label, arm, runs, path, trials.get(arm.label), cost_of(arm.run, known))
+    return Side(name or arm.label, arm, runs, path, ended, cost_of(arm.run, known), trials)
 
 
 def cost_of(run: Run, known: Mapping[str, Any]) -> Cost | None:
@@ -359,12 +368,12 @@ class Way(NamedTuple):
     sdpa: str | None
 
 
-Made = dict[tuple[int, str], frozenset[Way]]
-"""Seed and kind of stage to the ways in which those stages were made."""
+Made = dict[tuple[int | str, str, str | None, int | None], frozenset[Way]]
+"""A seed or trial, a kind of stage, its task, and which of those stages (None: all of them) to how it was made."""
 
 
 def _environment(made: Sequence[Made], finished: Finished) -> Iterable[Line]:
-    """What made the runs: compared seed by seed and kind of stage by kind of stage, where both sides have it."""
+    """What made the runs: compared seed by seed, trial by trial and stage by stage, where both sides have it."""
     both = made[0].keys() & made[1].keys()
     pairs = {(made[0][at], made[1][at]) for at in both if made[0][at] != made[1][at]}
     for what, of in OF_WAY.items():
@@ -390,15 +399,19 @@ def _said(items: Iterable[str]) -> set[str]:
 
 
 def _made(side: Side, finished: Finished) -> Made:
-    """Seed and kind of stage to the ways in which its stages were made."""
+    """How each of its stages was made."""
     found: Made = {}
     alone = cache(lambda way: frozenset([way]))
-    for seed, run in side.runs.items():
+    for at, run in side.known.items():
+        places: Counter[tuple[str, str | None]] = Counter()
         for stage in run.stages:
+            task: Task | None = stage.spec if isinstance(stage.spec, Task) else getattr(stage.spec, "task", None)
+            of = stage.kind, task.name if task else None
+            place, places[of] = places[of], places[of] + 1
             if record := finished.records.get(stage.key):
-                at = seed, stage.kind
                 way = alone(Way(*(record[name] for name in Way._fields)))
-                found[at] = found[at] | way if at in found else way
+                found[at, *of, place] = way
+                found[at, *of, None] = found.get((at, *of, None), way) | way  # of grids that differ in size
     return found
 
 

@@ -74,7 +74,7 @@ def of_run(project: Project, store: Store, queued: Queued) -> Side:
 
 def compare(one: Side, other: Side, store: Store, allow: set[str]) -> Certificate:
     """The certificate of `one` against `other`; `allow` as for verdicts."""
-    return certify(one, other, Finished(store, [*one.runs.values(), *other.runs.values()]), allow)
+    return certify(one, other, Finished(store, [*one.known.values(), *other.known.values()]), allow)
 
 
 def table(found: Certificate) -> Table:

@@ -12,7 +12,7 @@ from paribus.errors import DataError, SpecError
 from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project
-from paribus.spec.experiment import GLUE_AVERAGES
+from paribus.spec.experiment import GLUE_AVERAGES, Claim
 from paribus.spec.load import suggest
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.task import MinimalPairs
@@ -100,7 +100,7 @@ def experiment_table(
     plan's are counted. `stages`: those of the plan, and `compared`: what `certificates` gave of them, where the caller
     has them already.
     """
-    stages = stages or Finished(store, plan.runs)
+    stages = stages or Finished(store, plan.known)
     measured, found = frame(plan, stages), states(plan, stages, failed)
     untouched = _results(measured).is_empty()
     tried = any(tuning.done for tuning in plan.tunings)
@@ -162,9 +162,19 @@ def _table(layout: Layout, *first: str) -> Table:
         tuned=layout.tuned,
         warnings=(*_incomparable(layout), *_warnings(layout), *_no_better(layout, arms, references)),
         claims=tuple(
-            check(claim, *contrasts.get((claim.arm, claim.metric), (None, None))) for claim in plan.experiment.claims
+            _checked(layout, claim, *contrasts.get((claim.arm, claim.metric), (None, None)))
+            for claim in plan.experiment.claims
         ),
     )
+
+
+def _checked(layout: Layout, claim: Claim, contrast: Contrast | None, verdict: Verdict | None) -> Checked:
+    """A claim about as many seeds as the experiment asks for: of fewer, those could be taken that bear it out."""
+    labels, ended = (claim.arm, layout.plan.baseline.label), ("done", "diverged")
+    done = sum(all(layout.states[label, seed] in ended for label in labels) for seed in range(layout.plan.seeds))
+    if done < layout.plan.experiment.seeds:
+        return Checked(claim, "undecided", f"{done} of {layout.plan.experiment.seeds} seeds have ended")
+    return check(claim, contrast, verdict)
 
 
 def _warnings(layout: Layout) -> tuple[str, ...]:
@@ -183,6 +193,11 @@ def _warnings(layout: Layout) -> tuple[str, ...]:
         found.append(
             f"{others} finished {'run' if others == 1 else 'runs'} of {layout.plan.name} in the store, of an older "
             "version of this experiment or with other settings, are not shown."
+        )
+    if more := {seed for seed in layout.finished.values() if seed >= layout.plan.seeds}:
+        found.append(
+            f"Seeds up to {max(more)} are finished, too, and not shown (asked: {layout.plan.seeds} seeds): whoever "
+            "chooses their number by the result chooses the result."
         )
     return tuple(found)
 
@@ -303,7 +318,7 @@ def _judged(
     seconds = {row.key: _seconds(layout, row.key) for row in rows} if judged else {}
 
     def refused(arm: str, column: Column) -> str | None:
-        return layout.refusals.get(arm) or layout.lost_seeds(values[column.key], arm)
+        return layout.refusals.get(arm) or layout.lost_seeds(column, values[column.key], arm)
 
     contrasts = {
         (row.key, column.key): Contrast(

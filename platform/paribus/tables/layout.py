@@ -1,7 +1,7 @@
 """The columns of an experiment's table, and which of its arms compare on what."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import polars as pl
@@ -175,6 +175,8 @@ class Layout:
     def same_pairs(self, arm: Arm, task: MinimalPairs) -> bool:
         """Whether `arm` is scored on the baseline's pairs. One that is longer in tokens than a row is left out."""
         runs = self._first(arm)
+        if len({run.arm.run.evaluation.minimal_pairs.per_paradigm for run in runs}) > 1:
+            return False
         if len({(run.stage("vocabulary").key, run.arm.run.packing.length) for run in runs}) < 2:
             return True
         labels = [run.arm.label for run in runs]
@@ -196,14 +198,26 @@ class Layout:
         task = next((task for task, metric in self.scores if f"{task.name}.{metric}" == column.key), None)
         return not isinstance(task, MinimalPairs) or (self.same_pairs(arm, task) and self.same_marks(arm))
 
-    def lost_seeds(self, values: Mapping[str, Mapping[int, float]], arm: str) -> str | None:
+    def lost_seeds(self, column: Column, values: Mapping[str, Mapping[int, float]], arm: str) -> str | None:
         """Why nothing may be said of an arm in a column: seeds that are done have no value, their fine-tunings
         diverged. Who is left would be compared with other seeds, and be the better half."""
         labels = (arm, self.plan.baseline.label)
         done = {seed for seed in range(self.plan.seeds) if all(self.states[label, seed] == "done" for label in labels)}
-        lost = {label: len(done - values.get(label, {}).keys()) for label in labels}
+        # What else of a run is finished does not matter.
+        tasks = [task.name for task, metric in self.scores if column.key in (f"{task.name}.{metric}", "average")]
+        ended = {label: done.union(*(self._diverged.get((label, task), ()) for task in tasks)) for label in labels}
+        lost = {label: len(ended[label] - values.get(label, {}).keys()) for label in labels}
         told = ", ".join(f"{label} {count}" for label, count in lost.items() if count)
         return f"fine-tunings of seeds that are done diverged: {told}" if told else None
+
+    @cached_property
+    def _diverged(self) -> dict[tuple[str, str], set[int]]:
+        """Arm and task to the seeds of which a fine-tuning diverged."""
+        asked = pl.col("stage").eq("finetune") & pl.col("value").is_nan()
+        found: dict[tuple[str, str], set[int]] = {}
+        for arm, task, seed in self.measured.filter(asked).select("arm", "task", "seed").iter_rows():
+            found.setdefault((arm, task), set()).add(seed)
+        return found
 
     def size(self) -> list[str]:
         """How large ours are: scale, base, corpus, budget, parameters."""

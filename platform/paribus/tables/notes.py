@@ -136,7 +136,8 @@ def _verdict_notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
         notes.append(
             f"Smallest effects of interest (SESOI), declared in the experiment: {', '.join(told)}. Equivalent: "
             "smaller than that either way (two one-sided tests, Holm). +k seeds: how many more would find an "
-            "effect of that size with 80 % power; hours of this arm and the baseline, as measured, on one worker."
+            "effect of that size with 80 % power; hours of this arm and the baseline, as measured, on one worker. "
+            "Seeds added until a verdict comes make false ones about twice as likely: fix their number before."
         )
     if lacking:
         notes.append(

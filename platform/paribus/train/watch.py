@@ -63,10 +63,16 @@ class Watch(pl.Callback):
         self._process.cpu_percent()
         # After a resume the steps past the checkpoint are run, and written, once more.
         points = read_jsonl(self._curve) if self._curve.is_file() else []
-        write_atomically(self._curve, "".join(json.dumps(p) + "\n" for p in points if p["step"] <= resumed_at))
+        points = [point for point in points if point["step"] <= resumed_at]
+        write_atomically(self._curve, "".join(json.dumps(point) + "\n" for point in points))
         self._since, self._since_step = time.monotonic(), resumed_at
         self._told = -math.inf
         self.seconds, self.done = 0.0, 0
+        """What the steps took that led to what is kept, before a resume too; and the units (tokens, items) in them."""
+        for before, point in zip([0, *(point["step"] for point in points)], points, strict=False):
+            units = (point["step"] - before) * step_size
+            self.done += units
+            self.seconds += units / point[f"system/{unit}_per_second"]
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
         step = trainer.global_step
