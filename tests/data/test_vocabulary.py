@@ -238,6 +238,22 @@ def test_a_size_without_room_for_the_characters_is_refused(tmp_path: Path, name:
         make(tokenizer, [alphabet] * 20, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "dropped"),
+    [("wordpiece", [1, 1, 0, 0, 2]), ("byte-bpe", [0] * 5), ("sentencepiece-bpe", [0, 0, 1, 0, 0])],
+)
+def test_bytes_that_a_normaliser_drops_but_for_case_are_said_by_no_piece(
+    trained: Callable[[str], Vocabulary], name: str, dropped: list[int]
+) -> None:
+    codes = np.frombuffer("éÉ…中\u0301".encode("utf-32-le"), dtype=np.uint32)
+    assert trained(name).dropped(codes).tolist() == dropped
+
+
+def test_an_accent_that_is_dropped_is_a_byte_that_is_unknown(trained: Callable[[str], Vocabulary]) -> None:
+    found = Tokeniser(trained("wordpiece"))([Document("a", (("Thé oath, of óffice é é plain",),))])
+    assert found.unknown.tolist() == [1, 0, 0, 1, 1, 1, 0]
+
+
 @pytest.mark.parametrize("name", [*TOKENIZERS, "no blank"])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

@@ -9,7 +9,7 @@ stage folder, a split: SPLIT.tokens.npy   (rows, length) uint16 or uint32, padde
 of validation and test: SPLIT.words.*.npy: the same arrays of rows that hold every word once, whatever the format
                         SPLIT.words.numbers.npy  (rows, length) int32: the word of each token, from 0; -1 at specials
                         SPLIT.words.sizes.npy    (words,) int32: UTF-8 bytes of each word of the split
-                        SPLIT.words.unknown.npy  (words,) int32: of these, bytes that are in no piece but [UNK]
+                        SPLIT.words.unknown.npy  (words,) int32: of these, bytes that no piece says
 """
 
 import math
@@ -91,7 +91,7 @@ class Words:
 
 @dataclass
 class Total:
-    """What was written. ids: how often each id.  words: how many, their bytes, and those in no piece but [UNK]."""
+    """What was written. ids: how often each id.  words: how many, their bytes, and those that no piece says."""
 
     ids: Numbers
     rows: int = 0
@@ -445,7 +445,7 @@ def unigram_bits_per_byte(train: Total, words: Total) -> float:
 def bits_per_byte(nats: float, size: int, unknown: int) -> float:
     """Bits a byte of words of `size` bytes whose pieces cost `nats` together.
 
-    What [UNK] hides is not in its probability, so each such byte costs 8 bits more: else the tokenizer that knows the
-    fewest characters would win.
+    What [UNK] hides, or normalising drops, is in no probability, so each such byte costs 8 bits more: else the
+    tokenizer that knows the fewest characters would win.
     """
     return (nats / math.log(2) + 8 * unknown) / size

@@ -26,7 +26,8 @@ class Tokens:
     ids (tokens,): an id, and in the bit of WORD_GOES_ON whether the token continues a word (one of BERT's).
     numbers (tokens,): which of the words between blanks it is in, from 0.
     sentences (sentences,): the tokens of each.  documents (documents,): the sentences of each.
-    sizes, unknown (words,): the UTF-8 bytes of each word between blanks, and of these those in no piece but [UNK].
+    sizes, unknown (words,): the UTF-8 bytes of each word between blanks, and of these those that no piece says: in none
+    but [UNK], or dropped as accents are in lower case.
     """
 
     ids: NDArray[np.uint32]
@@ -137,6 +138,9 @@ def _encoded(vocabulary: Vocabulary, units: list[str]) -> Tokens:
     unknown[words] = 0
     lost = pieces.ids == UNK
     np.add.at(unknown, words[lost], (bytes_before[ends] - bytes_before[starts])[lost])
+    if len(special := np.flatnonzero((texts.codes >= 0x80) & ~texts.blanks)):
+        np.add.at(unknown, before[special + 1] - 1, vocabulary.dropped(texts.codes[special]))
+        unknown = np.minimum(unknown, sizes)  # an [UNK] may hide them, too
     ids = pieces.ids.astype(np.uint32) | WORD_GOES_ON * goes_on
     tokens = np.bincount(of, minlength=len(units))
     return Tokens(ids, *(a.astype(np.int32) for a in (numbers, tokens, counts, sizes, unknown)))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,16 +56,21 @@ class Pieces:
 class Vocabulary:
     """A trained vocabulary.
 
-    encode: the pieces of each text, where places may count blanks before a piece as part of it.  units: what texts may
-    be cut into and encoded apart, see `Units`.
+    encode: the pieces of each text, where places may count blanks before a piece as part of it.  normalise: what a text
+    is to it, with whatever blanks.  units: what texts may be cut into and encoded apart, see `Units`.
     """
 
     def __init__(
-        self, pieces: Sequence[str], encode: Callable[[Sequence[str]], Pieces], units: Units = "sentences"
+        self,
+        pieces: Sequence[str],
+        encode: Callable[[Sequence[str]], Pieces],
+        units: Units = "sentences",
+        normalise: Callable[[str], str] = str,
     ) -> None:
         self.pieces = list(pieces)
-        self._encode = encode
+        self._encode, self._normalise = encode, normalise
         self.units = units
+        self._dropped: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -79,6 +85,18 @@ class Vocabulary:
         ends = np.cumsum(found.counts).tolist()
         ids, spans = found.ids.tolist(), list(zip(found.starts.tolist(), found.ends.tolist(), strict=True))
         return [Encoded(ids[start:end], spans[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def dropped(self, codes: NDArray[np.uint32]) -> Numbers:
+        """The UTF-8 bytes of each character, by its code, that no piece says: what normalising takes away but for case,
+        as accents, at least one of a character that it makes another. Not those that [UNK] hides."""
+        unique, of = np.unique(codes, return_inverse=True)
+        for code in set(unique.tolist()) - self._dropped.keys():
+            character = chr(code)
+            normal = self._normalise(character).strip(" \u2581")
+            cases = {normalize("NFC", same) for same in (character, character.lower(), character.casefold())}
+            size = len(character.encode()) - len(normal.encode())
+            self._dropped[code] = 0 if normalize("NFC", normal) in cases else max(1, size)
+        return np.array([self._dropped[code] for code in unique.tolist()], dtype=np.int64)[of]
 
     def encode_flat(self, texts: Texts) -> Pieces:
         """The pieces of all texts."""
@@ -105,8 +123,9 @@ def load(folder: Path) -> Vocabulary:
     """The vocabulary in a finished stage."""
     head = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     pieces, fast = head["pieces"], (folder / "tokenizer.json").is_file()
-    encode = _encoder(folder, head.get("ids")) if fast else _sentencepiece_encoder(folder, len(pieces))
-    return Vocabulary(pieces, encode, head.get("units", "sentences"))
+    found = _encoder(folder, head.get("ids")) if fast else _sentencepiece_encoder(folder, len(pieces))
+    encode, normalise = found
+    return Vocabulary(pieces, encode, head.get("units", "sentences"), normalise)
 
 
 def _units(tokenizer: Tokenizer) -> Units:
@@ -252,7 +271,11 @@ def _words(tokenizer: Tokenizer, sentence: str) -> list[str]:
     return [word for word, _ in _pre_tokenizer(tokenizer).pre_tokenize_str(normal)]
 
 
-def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[str]], Pieces]:
+Coder = tuple[Callable[[Sequence[str]], Pieces], Callable[[str], str]]
+"""What encodes texts, and what normalises one before."""
+
+
+def _encoder(folder: Path, order: Sequence[int] | None) -> Coder:
     """`order`: the tokenizer's own id for each of ours, where they are not the same."""
     from tokenizers import Tokenizer as Trained
 
@@ -264,7 +287,7 @@ def _encoder(folder: Path, order: Sequence[int] | None) -> Callable[[Sequence[st
         pieces = end_to_end(map(len, found), (text.ids for text in found), (text.offsets for text in found))
         return replace(pieces, ids=ours[pieces.ids])
 
-    return encode
+    return encode, trained.normalizer.normalize_str if trained.normalizer else str
 
 
 # --- by `sentencepiece` ---------------------------------------------------------------------------------------------
@@ -329,7 +352,7 @@ def _sentencepiece(
     return sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
 
 
-def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]], Pieces]:
+def _sentencepiece_encoder(folder: Path, size: int) -> Coder:
     import sentencepiece
 
     trained = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
@@ -342,4 +365,4 @@ def _sentencepiece_encoder(folder: Path, size: int) -> Callable[[Sequence[str]],
         pieces = end_to_end(map(len, ids), ids, (text["offsets"] for text in found))
         return replace(pieces, ids=np.where(pieces.ids == 0, UNK, pieces.ids + shift))
 
-    return encode
+    return encode, trained.normalize

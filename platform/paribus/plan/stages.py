@@ -31,7 +31,7 @@ from paribus.spec.task import Built, MinimalPairs, SpanQa, Task
 VERSIONS = {
     "corpus": 1,
     "vocabulary": 2,
-    "pack": 3,
+    "pack": 4,
     "task": 1,
     "features": 2,
     "pretrain": 2,

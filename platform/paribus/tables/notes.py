@@ -171,8 +171,8 @@ def _words(layout: Layout) -> list[str]:
     same = "the same words for every arm" if corpora == 1 else "of each arm's own corpus"
     masked = (
         f"Words of held-out documents are masked whole, {same} (test split). Bits a byte: the cost of their pieces "
-        "over their bytes in the text; a byte that [UNK] hides costs 8 bits more. Whole words right: the share of "
-        "which every piece is right."
+        "over their bytes in the text; a byte that [UNK] hides, or that is dropped as accents are in lower case, costs "
+        "8 bits more. Whole words right: the share of which every piece is right and hides nothing."
     )
     if layout.vocabularies == 1:
         return [masked]
