@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 
 def sha256(path: Path) -> str:
@@ -61,3 +62,8 @@ def write_cache(path: Path, known: dict[str, Any]) -> None:
         write_atomically(path, json.dumps(known))
     except OSError:
         pass
+
+
+def file_name(queue: str) -> str:
+    """The name of a queue (experiment@scale) as a file name."""
+    return quote(queue, safe="@ ")

@@ -10,6 +10,7 @@ from paribus.jobs.runs import asked, remember
 from paribus.jobs.tuning import write_tuning
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project
+from paribus.store.declared import declare
 from paribus.store.store import Store
 
 
@@ -22,6 +23,7 @@ def enqueue(found: Plan, store: Store, priority: int | None = None, again: bool 
     """
     queue = Queue(store, found.name)
     remember(store, found)
+    declare(store, found)
     runs = [*found.trials, *found.runs]
     if again:
         keys = {run.key for run in runs}

@@ -29,9 +29,9 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from paribus.errors import ParibusError, StoreError
-from paribus.files import write_atomically
+from paribus.files import file_name, write_atomically
 from paribus.jobs.runs import QueuedRun, read_run, write_run
-from paribus.jobs.storage import PLAN, file_name, is_outage, open_storage, patiently, queues
+from paribus.jobs.storage import PLAN, is_outage, open_storage, patiently, queues
 from paribus.plan.plan import PlannedRun
 from paribus.spec.base import canonical, digest
 from paribus.spec.load import suggest

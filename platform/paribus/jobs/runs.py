@@ -14,8 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from paribus.errors import ParibusError, StoreError
-from paribus.files import write_atomically
-from paribus.jobs.storage import file_name
+from paribus.files import file_name, write_atomically
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.plan.stages import Pruning, Stage, Stages
 from paribus.spec.experiment import Pruner

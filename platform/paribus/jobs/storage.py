@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache, wraps
 from pathlib import Path
 from typing import ParamSpec, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import optuna
 from optuna.exceptions import StorageInternalError
@@ -26,6 +26,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.storages.journal._file import BaseJournalFileLock  # private: pinned by a test
 
 from paribus.errors import StoreError
+from paribus.files import file_name
 from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
 
@@ -83,11 +84,6 @@ def check_flock(path: Path) -> None:
         f"{path}: {reason} on this file system, so two workers could take one run; "
         "set PARIBUS_STORE to a local disk, NFS 4 or Lustre mounted with flock"
     )
-
-
-def file_name(queue: str) -> str:
-    """The name of a queue (experiment@scale) as a file name."""
-    return quote(queue, safe="@ ")
 
 
 def queues(store: Store) -> list[str]:

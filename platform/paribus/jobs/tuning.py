@@ -18,9 +18,8 @@ from optuna.distributions import FloatDistribution
 from optuna.trial import TrialState
 
 from paribus import __version__
-from paribus.files import write_atomically
+from paribus.files import file_name, write_atomically
 from paribus.jobs.queue import Queue
-from paribus.jobs.storage import file_name
 from paribus.plan.arms import Arm
 from paribus.plan.runs import at_seed
 from paribus.plan.stages import Stage, Stages

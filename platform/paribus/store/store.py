@@ -8,12 +8,12 @@
     slurm/TIME.PID/          what was submitted to Slurm (jobs/slurm.py)
     paused                   a worker waits for space on the disk, as of the file's time
     queue/NAME.journal       Optuna's journal of each queue
-    runs/NAME/plan.json      what each queue was asked for; RUN.json: the resolved spec of every run that was
+    runs/NAME/               what each queue was asked for, and declared; RUN.json: the resolved spec of each run
     logs/RUN.log             what a run's workers printed
     tables/                  tables as files
     provenance/DIGEST.json   commit, diff and package versions, once for all stages they apply to
     corrupt/                 stages that failed their checksum, set aside
-    index-2                  what tables read of stages/, a cache (store/index.py)
+    index-3                  what tables read of stages/, a cache (store/index.py)
 
 Finished is a rename: a folder gets its name when all of it is written and synced, so resume, dedupe and "is it there?"
 are one question.  A crash, a torn write or a full disk leaves at most a folder in doing/.

@@ -16,6 +16,7 @@ from paribus.spec.experiment import GLUE_AVERAGES, Claim
 from paribus.spec.load import suggest
 from paribus.spec.table import PaperTable, Value
 from paribus.spec.task import MinimalPairs
+from paribus.store.declared import changed
 from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables.certificate import Certificate, certificates, count_costs, foot
@@ -182,6 +183,8 @@ def _warnings(layout: Layout) -> tuple[str, ...]:
     counts = Counter(layout.states.values())
     shown = not _results(layout.measured).is_empty()  # also of runs that are not done: stages are shared
     found = []
+    if edited := changed(layout.stages.store, layout.plan):
+        found.append(f"Edited after the first result was there: {'; '.join(edited)}.")
     if (shown or counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
         told = ", ".join(f"{count} {state}" for state, count in counts.items() if state not in ("done", "diverged"))
         found.append(f"Not finished: of {len(layout.states)} runs {told}. Numbers and verdicts may still change.")

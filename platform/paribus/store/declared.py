@@ -1,0 +1,56 @@
+"""What an experiment said before its first result: whoever changes it afterwards knows more than the reader thinks.
+
+    runs/EXPERIMENT@SCALE/declared.json    what was declared, for each set of overrides
+"""
+
+import json
+from typing import Any
+
+from paribus.files import file_name, read_cache, write_atomically
+from paribus.plan.plan import Plan
+from paribus.store.store import Store, writing
+
+DECLARED = "declared.json"
+
+
+def declare(store: Store, plan: Plan) -> None:
+    """Keep what `plan` declares, unless there are results of it already."""
+    done = store.keys()
+    if any(run.stage("evaluate").key in done for run in plan.runs):
+        return
+    path = store.root / "runs" / file_name(plan.name) / DECLARED
+    known, now = read_cache(path), _of(plan)
+    if known.get(plan.label) != now:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(store.root):
+            write_atomically(path, json.dumps({**known, plan.label: now}, indent=1))
+
+
+def changed(store: Store, plan: Plan) -> list[str]:
+    """What `plan` declares otherwise than before its first result, each with what it was; nothing where that is not
+    known."""
+    known = read_cache(store.root / "runs" / file_name(plan.name) / DECLARED).get(plan.label)
+    if known is None:
+        return []
+    now, said = _of(plan), []
+    for name, before in known.items():
+        if name == "arms":
+            if gone := [label for label in before if label not in now[name]]:
+                said.append(f"arms (left out since: {', '.join(gone)})")
+        elif before != now.get(name):
+            said.append(f"{name} (before: {_text(before)})")
+    return said
+
+
+def _of(plan: Plan) -> dict[str, Any]:
+    names = {"expect", "sesoi", "claims", "tasks", "baseline", "average", "aggregate"}
+    told = plan.experiment.model_dump(mode="json", include=names)
+    return {**told, "arms": [arm.label for arm in plan.arms]}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(each)}" for key, each in value.items()) or "none"
+    if isinstance(value, list):
+        return "; ".join(map(_text, value)) or "none"
+    return "none" if value is None else str(value).strip()

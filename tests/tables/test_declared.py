@@ -1,0 +1,63 @@
+"""What is declared before the first result is kept, and whoever changes it afterwards is told on."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from paribus.jobs.plans import enqueue
+from paribus.plan.plan import Plan, plan
+from paribus.project import Project
+from paribus.store.declared import changed
+from paribus.store.store import Store
+from paribus.tables.experiment import experiment_table
+
+Fill = Callable[..., None]
+
+
+@pytest.fixture
+def planned(project: Project, store: Store) -> Plan:
+    found = plan(project, "masks", "mini")
+    enqueue(found, store)
+    return found
+
+
+def edited(planned: Plan, **changes: Any) -> Plan:
+    return replace(planned, experiment=planned.experiment.model_copy(update=changes))
+
+
+def test_before_the_first_result_everything_may_be_edited(planned: Plan, store: Store, fill: Fill) -> None:
+    other = edited(planned, expect="much", sesoi={"nats": 0.1})
+    enqueue(other, store)
+    fill(store, planned)
+    assert changed(store, other) == []
+    assert changed(store, planned) == ["expect (before: much)", "sesoi (before: nats 0.1)"]
+
+
+def test_what_is_edited_after_the_first_result_is_said_before_the_table(
+    planned: Plan, store: Store, fill: Fill
+) -> None:
+    fill(store, planned)
+    assert changed(store, planned) == [] and experiment_table(planned, store).warnings == ()
+    other = edited(planned, sesoi={"nats": 0.1}, tasks=("grammar",))
+    enqueue(other, store)  # queued again it stays said
+    told = "Edited after the first result was there: tasks (before: grammar; casing); sesoi (before: none)."
+    assert told in experiment_table(other, store).warnings
+
+
+def test_an_arm_that_is_left_out_afterwards_is_said_and_one_that_is_added_is_not(
+    planned: Plan, store: Store, fill: Fill
+) -> None:
+    fill(store, planned)
+    baseline, other = planned.arms
+    more = replace(planned, arms=[baseline, other, replace(other, label="third")])
+    assert changed(store, more) == []
+    assert changed(store, replace(planned, arms=[baseline])) == ["arms (left out since: dynamic)"]
+
+
+def test_what_was_never_queued_here_is_not_known_to_be_edited(project: Project, store: Store, fill: Fill) -> None:
+    found = plan(project, "plain", "mini")
+    fill(store, found)
+    enqueue(found, store)
+    assert changed(store, edited(found, expect="else")) == []
