@@ -48,7 +48,7 @@ Name = Annotated[
 ]
 Scale = Annotated[str, typer.Option(help="A preset of sizes and budgets; `paribus list scales`.")]
 Seeds = Annotated[
-    int | None, typer.Option(min=1, max=10_000, help="Runs of each arm; default: what the experiment says.")
+    int | None, typer.Option(min=1, max=10_000, help="Runs of each arm; default: as its queue or the experiment says.")
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="path=value for every arm, e.g. optimizer.lr=3e-4.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
@@ -163,6 +163,15 @@ def _plan(project: "Project", name: str, scale: str, seeds: int | None, sets: It
     from paribus.spec.load import parse_override
 
     return plan(project, name, scale, seeds, dict(parse_override(text) for text in sets or ()), _store(project))
+
+
+def _asked(project: "Project", name: str, scale: str, seeds: int | None, sets: Iterable[str] | None) -> "Plan":
+    """The plan of what was queued, to look at."""
+    from paribus.jobs.runs import plan_asked
+    from paribus.spec.load import parse_override
+
+    overrides = dict(parse_override(text) for text in sets or ())
+    return plan_asked(project, _store(project), name, scale, seeds, overrides)
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -688,7 +697,7 @@ def power(
         raise ParibusError(f"--power {wanted:g}: expected a share above 0.05 and up to 0.999")
     project = _project()
     store = _store(project)
-    found = needed(experiment_table(_plan(project, experiment, scale, seeds, sets), store), effect, metric, wanted)
+    found = needed(experiment_table(_asked(project, experiment, scale, seeds, sets), store), effect, metric, wanted)
     if as_json:
         views.show_json([asdict(each) for each in found])
     else:
@@ -753,7 +762,7 @@ def plot(
 
     project = _project()
     store = _store(project)
-    shown = content(project, store, _plan(project, experiment, scale, seeds, sets))
+    shown = content(project, store, _asked(project, experiment, scale, seeds, sets))
     _write(out, draw(shown, kind, out.suffix.removeprefix(".").lower()))
 
 
@@ -770,7 +779,7 @@ def report(
 
     project = _project()
     store = _store(project)
-    found = _plan(project, experiment, scale, seeds, sets)
+    found = _asked(project, experiment, scale, seeds, sets)
     if out is None:
         store.prepare()
         out = store.root / "tables" / f"{found.label}.report.html"
@@ -838,7 +847,7 @@ def publish(experiment: Name, scale: Scale = "tiny", seeds: Seeds = None, sets: 
 
     project = _project()
     store = _store(project)
-    found = _plan(project, experiment, scale, seeds, sets)
+    found = _asked(project, experiment, scale, seeds, sets)
     table = cache(partial(table_of, found, project, store))
     sync(found, store, tracking_uri(project), table=table)
     for name, address in write_views(found, table(), tracking_uri(project)).items():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from paribus.jobs.plans import enqueue
+from paribus.jobs.runs import plan_asked
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project
 from paribus.store.declared import changed
@@ -54,6 +55,13 @@ def test_an_arm_that_is_left_out_afterwards_is_said_and_one_that_is_added_is_not
     more = replace(planned, arms=[baseline, other, replace(other, label="third")])
     assert changed(store, more) == []
     assert changed(store, replace(planned, arms=[baseline])) == ["arms (left out since: dynamic)"]
+
+
+def test_a_table_has_as_many_seeds_as_were_asked_for(project: Project, store: Store) -> None:
+    for asked in (2, 4):
+        enqueue(plan(project, "masks", "mini", seeds=asked), store)
+    assert [plan_asked(project, store, "masks", "mini", seeds, {}).seeds for seeds in (None, 2)] == [4, 2]
+    assert plan_asked(project, store, "masks", "mini", None, {"objective.rate": 0.2}).seeds == 3
 
 
 def test_what_was_never_queued_here_is_not_known_to_be_edited(project: Project, store: Store, fill: Fill) -> None:

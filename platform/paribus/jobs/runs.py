@@ -15,8 +15,9 @@ from urllib.parse import unquote
 
 from paribus.errors import ParibusError, StoreError
 from paribus.files import file_name, write_atomically
-from paribus.plan.plan import Plan, PlannedRun
+from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Pruning, Stage, Stages
+from paribus.project import Project
 from paribus.spec.experiment import Pruner
 from paribus.spec.load import build
 from paribus.spec.run import Run
@@ -138,6 +139,14 @@ def asked(store: Store, queue: str) -> list[dict[str, Any]]:
         return []
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path}: damaged ({error}); remove it and queue the experiment again") from error
+
+
+def plan_asked(
+    project: Project, store: Store, name: str, scale: str, seeds: int | None, overrides: Mapping[str, Any]
+) -> Plan:
+    """The plan of what was queued of an experiment: unless `seeds` says how many, as many as were ever asked for."""
+    told = [each["seeds"] for each in asked(store, f"{name}@{scale}") if each["overrides"] == dict(overrides)]
+    return plan(project, name, scale, seeds or max(told, default=None), overrides, store)
 
 
 def exclusive_queue(store: Store, queue: str) -> bool:

@@ -5,9 +5,9 @@ from typing import Any, Protocol
 
 from paribus.errors import ParibusError
 from paribus.files import read_cache
+from paribus.jobs.runs import plan_asked
 from paribus.plan.arms import Arm
 from paribus.plan.estimate import costs
-from paribus.plan.plan import plan
 from paribus.plan.runs import at_seed
 from paribus.plan.stages import Stages
 from paribus.project import Project
@@ -50,7 +50,7 @@ def of_arm(
         name = f"{beside.partition(':')[0]}:{name}"
     place, _, label = name.partition(":")
     experiment, _, at = place.partition("@")
-    planned = plan(project, experiment, at or scale, seeds, overrides, store)
+    planned = plan_asked(project, store, experiment, at or scale, seeds, overrides or {})
     arms = {arm.label: arm for arm in planned.arms}
     if label not in arms:
         raise ParibusError(f"{planned.name}: no arm is called {label!r}" + suggest(label, arms))

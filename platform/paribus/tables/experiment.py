@@ -9,8 +9,9 @@ from typing import Any
 import polars as pl
 
 from paribus.errors import DataError, SpecError
+from paribus.jobs.runs import plan_asked
 from paribus.plan.arms import Arm
-from paribus.plan.plan import Plan, plan
+from paribus.plan.plan import Plan
 from paribus.project import Project
 from paribus.spec.experiment import GLUE_AVERAGES, Claim
 from paribus.spec.load import suggest
@@ -48,7 +49,7 @@ def tables_for(
     """
 
     def table(experiment: str, paper: PaperTable | None) -> Table:
-        planned = plan(project, experiment, scale, seeds, overrides, store)
+        planned = plan_asked(project, store, experiment, scale, seeds, overrides or {})
         made = (finished or {}).get(planned.name, {})
         count_costs(planned, project, store)
         return experiment_table(planned, store, paper, failed, allow, made)
