@@ -175,7 +175,7 @@ def test_what_moves_with_the_factor_is_shown_and_refuses_nothing(planned: Plan, 
     (found,) = certificates(planned, Finished(store, planned.runs)).values()
     assert (found.mark, found.refusal) == ("~ parameters +3.0 %", None)
     status = {line.what: line.status for line in found.lines}
-    assert (status["parameters"], status["wall seconds"], status["tokens"]) == ("follows", "shown", "equal")
+    assert (status["parameters"], status["pretraining, seconds"], status["tokens"]) == ("follows", "shown", "equal")
 
 
 # --- twelve confounders ---

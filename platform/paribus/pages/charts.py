@@ -19,7 +19,7 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7
 STATES = {"done": "#009e73", "running": "#56b4e9", "missing": "#bbbbbb", "untuned": "#bbbbbb"}
 BAD = "#d55e00"
 VERDICTS = {"helps": "#009e73", "hurts": "#d55e00", "equivalent": "#0072b2", "": "#7f7f7f"}
-SHAPES = {"helps": "triangle-up", "hurts": "triangle-down", "equivalent": "square", "": "circle"}
+SHAPES = {"helps": "triangle-up", "hurts": "triangle-down", "equivalent": "square", "not judged": "cross", "": "circle"}
 
 # A mark at a place of its own; with the arms' data it would be drawn once for each.
 ONCE: Spec = {"data": {"values": [{}]}}
@@ -84,7 +84,7 @@ def forest(content: Content, width: int) -> Spec | None:
                             "y": y,
                             "x": {"field": "mean", "type": "quantitative", "title": None},
                             "color": _verdicts([point["verdict"] for point in points]),
-                            "shape": {**_verdicts([point["verdict"] for point in points], SHAPES), "legend": None},
+                            "shape": _verdicts([point["verdict"] for point in points], SHAPES),
                         },
                     },
                 ],

@@ -40,7 +40,7 @@ ALLOWED = ("code", "libraries", "card")
 # Of what moved with the factor, what the short mark names.
 MARKED = ("parameters", "FLOPs", "tokens", "masked tokens", "updates")
 # What says something of the machine and its neighbours, and is never held against an arm.
-CLOCKS = ("wall seconds", "peak memory (MiB)")
+CLOCKS = ("pretraining, seconds", "peak memory (MiB)")
 
 STEPS = "steps"
 """The line on how the steps of trainings were computed: `--compile` as it was done, `--sdpa` as it was asked for."""
@@ -348,7 +348,7 @@ def _measures(side: Side, finished: Finished) -> dict[str, float | None]:
         "masked tokens": run.objective.rate * tokens if tokens else None,
         "updates": over(rows.get("updates", ())),
         "tokens an update": None if run.pretrained else run.budget.batch_tokens,
-        "wall seconds": over(each["seconds"] for each in records),
+        "pretraining, seconds": over(each["seconds"] for each in records),
         "peak memory (MiB)": over(each["peak_memory_mb"] for each in records),
     }
 
@@ -504,5 +504,7 @@ def foot(certificates: Mapping[str, Certificate], allow: Collection[str] = ()) -
     notes += [note for found in certificates.values() if (note := found.rounding)]
     made = {program for found in certificates.values() for program in found.programs}
     if len(made) > 1:
-        notes.append(f"Made by {len(made)} programs: {', '.join(sorted(made))}.")
+        code = [line.status for found in certificates.values() for line in found.lines if line.what == "code"]
+        same = "; what is compared, stage by stage by the same one" if set(code) == {"equal"} else ""
+        notes.append(f"Made by {len(made)} programs: {', '.join(sorted(made))}{same}.")
     return notes

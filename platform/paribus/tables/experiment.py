@@ -11,7 +11,7 @@ import polars as pl
 from paribus.errors import DataError, SpecError
 from paribus.jobs.runs import plan_asked
 from paribus.plan.arms import Arm
-from paribus.plan.plan import Plan
+from paribus.plan.plan import Plan, flatten
 from paribus.project import Project
 from paribus.spec.experiment import GLUE_AVERAGES, Claim
 from paribus.spec.load import suggest
@@ -373,10 +373,9 @@ def _seconds(layout: Layout, label: str) -> float:
 
 
 def _labels(layout: Layout) -> list[tuple[str, str]]:
-    """The paths of the settings, and the last part of each, or all of it where two end alike."""
-    last = {path: path.rpartition(".")[2] for path in layout.settings}
-    counts = Counter(last.values())
-    return [(path, name if counts[name] == 1 else path) for path, name in last.items()]
+    """The paths of the settings, and the last part of each, or all of it where another number of a run ends alike."""
+    counts = Counter(path.rpartition(".")[2] for path in flatten(layout.plan.baseline.run.model_dump()))
+    return [(path, name if counts[name := path.rpartition(".")[2]] <= 1 else path) for path in layout.settings]
 
 
 def _provenance(layout: Layout) -> dict[str, Any]:

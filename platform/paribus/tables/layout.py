@@ -9,6 +9,7 @@ import polars as pl
 from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, PlannedRun, flatten
 from paribus.spec.base import canonical
+from paribus.spec.data import Corpus
 from paribus.spec.objective import Rtd
 from paribus.spec.table import Column as PaperColumn
 from paribus.spec.table import PaperTable
@@ -226,7 +227,7 @@ class Layout:
         trained = [arm for arm in plan.arms if not arm.run.pretrained]
         tokens = sorted({arm.run.budget.steps * arm.run.budget.batch_tokens for arm in trained})
         updates = sorted({arm.run.budget.steps for arm in trained})
-        corpora = sorted({arm.run.corpus.kind for arm in plan.arms})
+        corpora = sorted({_named(arm.run.corpus) for arm in plan.arms})
         bases = plan.experiment.bases_for(plan.scale)
         given = {**plan.experiment.set, **plan.experiment.set_at.get(plan.scale, {}), **plan.overrides}
         return [
@@ -238,6 +239,12 @@ class Layout:
             *([f"{' or '.join(f'{count:,.0f}' for count in parameters)} parameters"] if parameters else []),
             *(f"{path}={_short(value)}" for path, value in given.items()),
         ]
+
+
+def _named(corpus: Corpus) -> str:
+    """A corpus by its kind, and where it has files by them and their checksum."""
+    checksum = getattr(corpus, "sha256", None) if hasattr(corpus, "paths") else None
+    return " ".join([corpus.kind, *getattr(corpus, "paths", ()), *([f"(sha256 {checksum[:8]})"] if checksum else [])])
 
 
 def _short(value: Any) -> str:

@@ -130,7 +130,8 @@ def _verdict_notes(layout: Layout, rows: Sequence[Row]) -> list[str]:
         f"{', '.join(column.label for column in judged)}; Holm, 5 %, paired t tests). Other columns get none. MDE: "
         "the least true difference that as many seeds would find with 80 % power after correction. Bold: every "
         "arm that may be the best of its column, none being significantly better; where all are bold, nothing "
-        "tells them apart." + (" None is bold beside an arm that is refused a verdict." if layout.refusals else "")
+        "tells them apart; where none is, nothing can be tested."
+        + (" None is bold beside an arm that is refused a verdict." if layout.refusals else "")
     ]
     if told:
         notes.append(

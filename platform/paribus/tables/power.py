@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from paribus.errors import SpecError
 from paribus.spec.load import suggest
+from paribus.tables.render import digits
 from paribus.tables.stats import ALPHA, POWER, power, seeds_for, upper_sd
 from paribus.tables.table import Table
 
@@ -94,7 +95,7 @@ def rows(found: list[Needed]) -> list[dict[str, object]]:
             "power now": f"{each.power_now:.0%}",
             "seeds": _count(each.seeds),
             "cautious": _count(each.cautious),
-            "more hours": "" if each.hours is None else f"{each.hours:.2g}",
+            "more hours": "" if each.hours is None else digits.hours(each.hours).removesuffix(" h"),
         }
         for each in found
     ]
