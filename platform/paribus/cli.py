@@ -839,7 +839,7 @@ def sync(queues: Queues = None) -> None:
 
 @app.command()
 def publish(experiment: Name, scale: Scale = "tiny", seeds: Seeds = None, sets: Sets = None) -> None:
-    """Named views of an experiment inside MLflow: arms, curves, the table.  Example: paribus publish masking"""
+    """Two views of an experiment inside MLflow: arms, and learning curves.  Example: paribus publish masking"""
     from functools import cache, partial
 
     from paribus.tracking.mirror import sync, table_of, tracking_uri

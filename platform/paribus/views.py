@@ -88,7 +88,8 @@ def show_rows(rows: Sequence[dict[str, Any]]) -> None:
     table = grid(*rows[0])
     for row in rows:
         table.add_row(*(escape(str(value)) for value in row.values()))
-    console.print(table)
+    whole = console if sys.stdout.isatty() else Console(highlight=False, width=10_000)  # to be copied, or cut by others
+    whole.print(table)
 
 
 def show_checked(found: dict[str, list[Checked]], limit: int) -> None:
