@@ -453,8 +453,8 @@ def _driver() -> str | None:
 def program(project: Project) -> str:
     """The code that decides a number, in a few words: version, and a digest of the package and the user's variants."""
     files = sorted(PACKAGE.rglob("*.py"))
-    if project.settings.variants:
-        files.append(project.root / project.settings.variants)
+    if project.settings.variants and (variants := project.root / project.settings.variants).is_file():
+        files.append(variants)
     return _program(tuple((file, (told := file.stat()).st_ctime_ns, told.st_size) for file in files))
 
 
