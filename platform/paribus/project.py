@@ -258,7 +258,8 @@ class Project:
         try:
             sources = self.task_files(task.data)
         except DataError as error:
-            raise DataError(f"task {task.name}: {error}; `paribus data list` says where it can be had") from None
+            where = f"task {task.name} ({self.tasks.path(task.name)})"
+            raise DataError(f"{where}: {error}; `paribus data list` says where it can be had") from None
         data = self._pin(task.data, all_files(sources), f"task {task.name}")
         return task if data is task.data else task.model_copy(update={"data": data})
 
