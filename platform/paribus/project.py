@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -351,7 +352,24 @@ def add_variants(path: Path) -> Any:
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Slot) and value.__module__ == name:
             value.code = code
+            try:
+                _refuse_kind(value, path)
+            except SpecError:
+                del sys.modules[name]
+                raise
     return module
+
+
+def _refuse_kind(variant: type[Slot], path: Path) -> None:
+    """A variant is chosen by its kind, so it has one, and no other of its slot has it."""
+    if Slot in variant.__bases__:  # a slot itself
+        return
+    kind = variant.model_fields["kind"].default
+    if not isinstance(kind, str):
+        raise SpecError(f'{path}: class {variant.__name__}: no kind; expected a line as kind: Literal["own"] = "own"')
+    for other in chain.from_iterable(slot.__subclasses__() for slot in variant.__bases__ if issubclass(slot, Slot)):
+        if other.model_fields["kind"].default == kind and other.__module__ != variant.__module__:
+            raise SpecError(f"{path}: class {variant.__name__}: kind {kind!r} is {other.__name__}'s; choose another")
 
 
 def user_modules() -> dict[type[Spec], Any]:
