@@ -311,7 +311,8 @@ def test_a_factor_whose_base_is_no_level_of_it_is_named(project: Open) -> None:
 
 def test_a_file_that_is_missing_is_told_with_the_file_that_asks_for_it(project: Open) -> None:
     corpus = "{question: q, expect: e, base: bert, factors: [rate], set: {corpus: {kind: text, paths: [mine.txt]}}}"
-    task = "{kind: sentence, source: s, labels: [a, b], metrics: [mcc], data: {kind: folder, path: p, train: t}}"
+    data = "{kind: folder, path: p, train: t, dev: d}"
+    task = f"{{kind: sentence, source: s, labels: [a, b], metrics: [mcc], data: {data}}}"
     files = {
         "experiments/one.yaml": corpus,
         "experiments/two.yaml": "{question: q, expect: e, base: bert, factors: [rate], tasks: [own]}",

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from paribus.errors import ParibusError, StoreError
 from paribus.files import write_atomically
 from paribus.jobs.storage import file_name
+from paribus.plan.arms import spelled
 from paribus.plan.plan import Plan, PlannedRun
 from paribus.plan.stages import Pruning, Stage, Stages
 from paribus.spec.experiment import Pruner
@@ -115,7 +116,7 @@ def find_run(store: Store, beginning: str) -> QueuedRun:
 def remember(store: Store, plan: Plan) -> None:
     """Keep what `plan` was asked with, to plan and mirror it again: the most seeds for each set of overrides."""
     known = asked(store, plan.name)
-    others = [told for told in known if told["overrides"] != plan.overrides]
+    others = [told for told in known if spelled(told["overrides"]) != spelled(plan.overrides)]
     seeds = max([plan.seeds, *(told["seeds"] for told in known if told not in others)])
     exclusive = plan.experiment.exclusive
     now = [*others, {"seeds": seeds, "overrides": dict(plan.overrides), "exclusive": exclusive}]

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -198,6 +199,20 @@ def _varied(factor: Factor) -> set[str]:
 def _overlap(one: str, other: str) -> bool:
     """Whether setting one path touches the other."""
     return (one + ".").startswith(other + ".") or (other + ".").startswith(one + ".")
+
+
+def spelled(overrides: Mapping[str, Any]) -> str:
+    """Overrides as text, the same for all orders that mean the same: one that sets a kind means another after a field
+    of it than before.
+    """
+    left, told = list(overrides), []
+    while left:
+        scopes = [path.removesuffix(".kind") for path in left]
+        free = [path for i, path in enumerate(left) if not any(_overlap(scopes[i], other) for other in scopes[:i])]
+        first = min(free)
+        left.remove(first)
+        told.append(f"{json.dumps(first)}: {json.dumps(overrides[first], sort_keys=True, default=str)}")
+    return f"{{{', '.join(told)}}}"
 
 
 def _refuse_overlapping_factors(factors: Mapping[str, Factor], where: str) -> None:
