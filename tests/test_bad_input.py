@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -138,7 +139,14 @@ def nothing_half_written(store: Path, *finished: str) -> None:
         (["list", "factor"], "list factor: no such kind (did you mean factors?)"),
         (["table", "roberta-tabel1"], "'roberta-tabel1' (did you mean roberta-table1?)"),
         (["table", "mine", "--format", "pdf"], "--format pdf: expected one of text, md"),
+        (["plan", "zzzz"], "no experiment is called 'zzzz'; `paribus list experiments` shows them"),
+        (["show", "zzzz"], "nothing is called 'zzzz'; `paribus list` shows what there is"),
+        (["table", "zzzz"], "called 'zzzz'; `paribus list experiments` and `paribus list tables` show them"),
         (["status", "mine"], "no queue is called 'mine'"),
+        (["status", "mine@tny"], "mine@tny: no scale is called 'tny' (did you mean tiny?)"),
+        (["work", "mine@tny"], "mine@tny: no scale is called 'tny' (did you mean tiny?)"),
+        (["data", "check", "/nonexist"], "data check /nonexist: neither a task nor a folder is called so; `paribus "),
+        (["data", "check", "qqpp"], "neither a task nor a folder is called so (did you mean qqp?)"),
         (["cancel", "mine"], "no queue is called 'mine'"),
         (["retry", "mine@debug"], "no queue is called 'mine@debug'"),
         (["logs", "run-0"], "run-0: 0 runs begin so"),
@@ -182,6 +190,19 @@ def test_a_misspelt_or_mistyped_override_is_refused(
 ) -> None:
     assert message in refused(paribus("run", "mine", "--scale", "debug", "--set", override))
     assert not (project / "results" / "queue").exists()
+
+
+def test_an_override_of_one_path_said_twice_is_refused(paribus: Paribus) -> None:
+    twice = ("--set", "optimizer.lr=1", "--set", "optimizer.lr=2")
+    for verb in (("plan", "mine"), ("table", "mine"), ("compare", "mine:15", "15")):
+        assert "--set optimizer.lr: found twice, 1 and 2; expected once" in refused(paribus(*verb, *twice))
+
+
+def test_without_a_project_an_unknown_name_may_be_known_in_one(paribus: Paribus) -> None:
+    Path("paribus.toml").unlink()
+    told = " (no paribus.toml here or above: only what ships is known)"
+    for argv in (["plan", "zzzz"], ["plan", "maskin"], ["show", "zzzz"], ["table", "zzzz"]):
+        assert refused(paribus(*argv)).endswith(told)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +287,32 @@ def test_a_place_where_nothing_can_be_written_is_named(
     assert "paribus.toml/new: cannot be made (Not a directory)" in refused(paribus("init", "paribus.toml/new"))
     monkeypatch.setenv("PARIBUS_STORE", str(project / "paribus.toml"))
     assert "paribus.toml: is no folder" in refused(paribus("run", "mine", "--scale", "debug"))
+    monkeypatch.setenv("PARIBUS_STORE", str(project / "paribus.toml" / "results"))
+    told = "paribus.toml/results: cannot be made (Not a directory); set PARIBUS_STORE to another folder"
+    for argv in (["queue", "mine"], ["run", "mine"], ["publish", "mine"], ["ui"]):
+        assert told in refused(paribus(*argv))
+
+
+def test_a_file_is_written_into_no_folder_that_is_not_there(paribus: Paribus, project: Path) -> None:
+    argv = ("report", "mine", "--scale", "debug", "--out", "none/x.html")
+    assert "--out none/x.html: cannot be written (No such file or directory)" in refused(paribus(*argv))
+    assert not (project / "none").exists()
+
+
+def test_a_chart_of_tuning_needs_an_experiment_that_tunes(paribus: Paribus) -> None:
+    told = refused(paribus("plot", "mine", "--scale", "debug", "--kind", "tuning"))
+    assert told == "error: mine@debug: the experiment tunes nothing (it has no `tune`), so nothing to draw"
+
+
+def test_a_port_in_use_is_told_before_anything_is_started(
+    paribus: Paribus, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "execvpe", lambda *_: pytest.fail("started"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = paribus("ui", "--port", port)
+    assert f"--port {port}: cannot be listened at (Address already in use); name another" in refused(said)
+    assert said.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

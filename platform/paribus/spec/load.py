@@ -238,3 +238,13 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not path.strip():
         raise SpecError(f"--set {text}: expected path=value, for example optimizer.lr=3e-4")
     return path.strip(), parse(value, f"--set {text}")
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
+    """What `--set` says, path to value, in the order given; a path said twice is an error."""
+    found: dict[str, Any] = {}
+    for path, value in map(parse_override, texts):
+        if path in found:
+            raise SpecError(f"--set {path}: found twice, {_show(found[path])} and {_show(value)}; expected once")
+        found[path] = value
+    return found
