@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -138,7 +139,14 @@ def nothing_half_written(store: Path, *finished: str) -> None:
         (["list", "factor"], "list factor: no such kind (did you mean factors?)"),
         (["table", "roberta-tabel1"], "'roberta-tabel1' (did you mean roberta-table1?)"),
         (["table", "mine", "--format", "pdf"], "--format pdf: expected one of text, md"),
+        (["plan", "zzzz"], "no experiment is called 'zzzz'; `paribus list experiments` shows them"),
+        (["show", "zzzz"], "nothing is called 'zzzz'; `paribus list` shows what there is"),
+        (["table", "zzzz"], "called 'zzzz'; `paribus list experiments` and `paribus list tables` show them"),
         (["status", "mine"], "no queue is called 'mine'"),
+        (["status", "mine@tny"], "mine@tny: no scale is called 'tny' (did you mean tiny?)"),
+        (["work", "mine@tny"], "mine@tny: no scale is called 'tny' (did you mean tiny?)"),
+        (["data", "check", "/nonexist"], "data check /nonexist: neither a task nor a folder is called so; `paribus "),
+        (["data", "check", "qqpp"], "neither a task nor a folder is called so (did you mean qqp?)"),
         (["cancel", "mine"], "no queue is called 'mine'"),
         (["retry", "mine@debug"], "no queue is called 'mine@debug'"),
         (["logs", "run-0"], "run-0: 0 runs begin so"),
@@ -184,6 +192,19 @@ def test_a_misspelt_or_mistyped_override_is_refused(
     assert not (project / "results" / "queue").exists()
 
 
+def test_an_override_of_one_path_said_twice_is_refused(paribus: Paribus) -> None:
+    twice = ("--set", "optimizer.lr=1", "--set", "optimizer.lr=2")
+    for verb in (("plan", "mine"), ("table", "mine"), ("compare", "mine:15", "15")):
+        assert "--set optimizer.lr: found twice, 1 and 2; expected once" in refused(paribus(*verb, *twice))
+
+
+def test_without_a_project_an_unknown_name_may_be_known_in_one(paribus: Paribus) -> None:
+    Path("paribus.toml").unlink()
+    told = " (no paribus.toml here or above: only what ships is known)"
+    for argv in (["plan", "zzzz"], ["plan", "maskin"], ["show", "zzzz"], ["table", "zzzz"]):
+        assert refused(paribus(*argv)).endswith(told)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -214,7 +235,7 @@ def test_what_an_experiment_file_gets_wrong_names_file_and_key(
 ) -> None:
     declare(**changes)
     error = refused(paribus("run", "mine", "--scale", "debug"))
-    assert message in error and ("mine.yaml" in error or "none.jsonl" in error)
+    assert message in error and "mine.yaml" in error
     assert not (project / "results" / "queue").exists()
 
 
@@ -266,6 +287,32 @@ def test_a_place_where_nothing_can_be_written_is_named(
     assert "paribus.toml/new: cannot be made (Not a directory)" in refused(paribus("init", "paribus.toml/new"))
     monkeypatch.setenv("PARIBUS_STORE", str(project / "paribus.toml"))
     assert "paribus.toml: is no folder" in refused(paribus("run", "mine", "--scale", "debug"))
+    monkeypatch.setenv("PARIBUS_STORE", str(project / "paribus.toml" / "results"))
+    told = "paribus.toml/results: cannot be made (Not a directory); set PARIBUS_STORE to another folder"
+    for argv in (["queue", "mine"], ["run", "mine"], ["publish", "mine"], ["ui"]):
+        assert told in refused(paribus(*argv))
+
+
+def test_a_file_is_written_into_no_folder_that_is_not_there(paribus: Paribus, project: Path) -> None:
+    argv = ("report", "mine", "--scale", "debug", "--out", "none/x.html")
+    assert "--out none/x.html: cannot be written (No such file or directory)" in refused(paribus(*argv))
+    assert not (project / "none").exists()
+
+
+def test_a_chart_of_tuning_needs_an_experiment_that_tunes(paribus: Paribus) -> None:
+    told = refused(paribus("plot", "mine", "--scale", "debug", "--kind", "tuning"))
+    assert told == "error: mine@debug: the experiment tunes nothing (it has no `tune`), so nothing to draw"
+
+
+def test_a_port_in_use_is_told_before_anything_is_started(
+    paribus: Paribus, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "execvpe", lambda *_: pytest.fail("started"))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = paribus("ui", "--port", port)
+    assert f"--port {port}: cannot be listened at (Address already in use); name another" in refused(said)
+    assert said.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -273,7 +320,7 @@ def test_a_place_where_nothing_can_be_written_is_named(
     [
         (
             {"encoder.head": {"kind": "emd"}},
-            "experiments/mine.yaml (scale debug, arm bad): encoder: head 'emd' needs relative attention, "
+            "ablations/own.yaml: levels.bad (scale debug, arm bad): encoder: head 'emd' needs relative attention, "
             "{kind: disentangled} with c2p or p2c, found attention {'kind': 'full', 'dropout': 0.1}",
         ),
         (
@@ -317,7 +364,7 @@ def test_a_level_that_the_base_cannot_take_is_refused_when_it_is_planned(
     Path("ablations/own.yaml").write_text(yaml.safe_dump(factor, sort_keys=False))
     declare(factors=["own"], levels={})
     line = refused(paribus("plan", "mine", "--scale", "debug"))
-    assert told in line and ("experiments/mine.yaml" in line or "ablations/own.yaml" in line)
+    assert told in line and "ablations/own.yaml: levels.bad" in line
 
 
 def test_a_sequence_longer_than_the_positions_is_refused(paribus: Paribus) -> None:
@@ -417,6 +464,40 @@ def test_the_same_from_real_processes(project: Path) -> None:
     said = run_cli(["run", "mine", "--scale", "debug"])
     assert "data/docs.jsonl, line 3: no text in field 'text' (the line has txt)" in refused(said)
     nothing_half_written(project / "results")
+
+
+# --- a user's variants: in processes of their own, where classes that are refused stay no longer than they ---
+
+VARIANT = """
+from typing import Literal
+from paribus.spec.model import FeedForward
+
+class SquaredRelu(FeedForward):
+    {kind}
+    width: int
+
+def modules():
+    return {{}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "modules", "message"),
+    [
+        ("pass", "modules", "class SquaredRelu: no kind; expected a line as kind: Literal"),
+        ('kind: Literal["gelu"] = "gelu"', "modules", "class SquaredRelu: kind 'gelu' is Gelu's; choose another"),
+        ('kind: Literal["squared"] = "squared"', "modules", "modules() has no module for SquaredRelu"),
+        ('kind: Literal["squared"] = "squared"', "others", "modules() has no module for SquaredRelu"),
+    ],
+)
+def test_a_variant_that_cannot_be_chosen_or_built_is_told_with_its_file(
+    project: Path, kind: str, modules: str, message: str
+) -> None:
+    Path("paribus.toml").write_text('variants = "variants.py"')
+    Path("variants.py").write_text(VARIANT.format(kind=kind).replace("def modules", f"def {modules}"))
+    declare(set={**EXPERIMENT["set"], "encoder.feed_forward": {"kind": "squared", "width": 32}})
+    for verb in ("plan", "run"):
+        assert f"{project}/variants.py: {message}" in refused(run_cli([verb, "mine", "--scale", "debug"]))
 
 
 # --- disks ---

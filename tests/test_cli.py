@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from paribus import cli
 from paribus.errors import ParibusError
+from paribus.execute import program
 from paribus.jobs import slurm
 from paribus.jobs.logs import log_path
 from paribus.jobs.queue import Queue
@@ -100,6 +101,14 @@ def test_the_light_verbs_load_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
+def test_the_version_is_that_of_the_code_and_loads_nothing_heavy() -> None:
+    script = "import sys\nfrom paribus.cli import app\napp(['--version'], standalone_mode=False)\n"
+    script += "print({'torch', 'pytorch_lightning', 'mlflow', 'optuna', 'polars', 'scipy'} & set(sys.modules))"
+    environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [program(find(ROOT)), "set()"], done.stderr
+
+
 # --- list and show ---
 
 
@@ -165,7 +174,7 @@ def test_plan_why_says_what_changed(paribus: Paribus, store: Store) -> None:
     before = plan(find(ROOT), "masking", "debug", seeds=1).runs[0].stages
     pretrain = next(stage for stage in before if stage.kind == "pretrain")
     argv = ["plan", "masking", "--scale", "debug", "--seeds", "1"]
-    assert "no pretrain is finished yet" in paribus(*argv, "--why", pretrain.key)[0]
+    assert "no other pretrain is finished yet" in paribus(*argv, "--why", pretrain.key)[0]
     finish(store, pretrain)
     assert paribus(*argv, "--why", pretrain.key[:14])[0].splitlines()[0] == f"{pretrain.key}: done"
 
@@ -336,7 +345,7 @@ def test_sync_fails_where_an_experiment_is_left_out(paribus: Paribus, store: Sto
     (store.root / "runs" / QUEUE).rename(store.root / "runs" / "gone@debug")
     paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
     out, err = paribus("sync", code=1)
-    assert err == "gone@debug is left out: no experiment is called 'gone'\n" and out.startswith(f"{QUEUE}: 0 MLflow")
+    assert "gone@debug is left out: no experiment is called 'gone'; " in err and out.startswith(f"{QUEUE}: 0 MLflow")
     assert paribus("sync", "masking")[0] == out
 
 

@@ -109,7 +109,7 @@ def test_a_file_that_is_mostly_unreadable_is_refused_in_one_line(project: Path) 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("sst2", "task sst2: {data}/glue_data/SST-2 has no train.tsv, neither as it is, with .gz, nor in an archive; "),
+        ("sst2", "/tasks/sst2.yaml): {data}/glue_data/SST-2 has no train.tsv, neither as it is, with .gz, nor in an "),
         ("glue-diagnostic", "tasks: glue-diagnostic has no train items (data.train) to be fine-tuned with"),
     ],
 )

@@ -32,7 +32,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Ablations of Transformer-encoder pretraining, all else equal.",
 )
 
 
@@ -120,6 +119,23 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Also write all of
 Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experiment@scale; default: all queues.")]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from paribus.execute import program
+
+        print(program(_project()))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Version and code of this program.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Ablations of Transformer-encoder pretraining, all else equal."""
+
+
 def main() -> None:
     """Run the command line; a user's mistake is one line and exit code 2."""
     signal.signal(signal.SIGTERM, _terminated)
@@ -160,18 +176,17 @@ def _store(project: "Project") -> "Store":
 
 def _plan(project: "Project", name: str, scale: str, seeds: int | None, sets: Iterable[str] | None) -> "Plan":
     from paribus.plan.plan import plan
-    from paribus.spec.load import parse_override
+    from paribus.spec.load import parse_overrides
 
-    return plan(project, name, scale, seeds, dict(parse_override(text) for text in sets or ()), _store(project))
+    return plan(project, name, scale, seeds, parse_overrides(sets or ()), _store(project))
 
 
 def _asked(project: "Project", name: str, scale: str, seeds: int | None, sets: Iterable[str] | None) -> "Plan":
     """The plan of what was queued, to look at."""
     from paribus.jobs.runs import plan_asked
-    from paribus.spec.load import parse_override
+    from paribus.spec.load import parse_overrides
 
-    overrides = dict(parse_override(text) for text in sets or ())
-    return plan_asked(project, _store(project), name, scale, seeds, overrides)
+    return plan_asked(project, _store(project), name, scale, seeds, parse_overrides(sets or ()))
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -218,9 +233,8 @@ def show(
     }
     found = {kind: library for kind, library in libraries.items() if name in library.paths}
     if not found:
-        raise ParibusError(
-            f"nothing is called {name!r}" + suggest(name, [n for lib in libraries.values() for n in lib])
-        )
+        hint = suggest(name, [n for lib in libraries.values() for n in lib]) or "; `paribus list` shows what there is"
+        raise ParibusError(f"nothing is called {name!r}{hint}{project.alone}")
     for kind, library in found.items():
         print(f"--- # {kind} {name}: {library.path(name)}")
         if kind == "experiment":
@@ -295,7 +309,8 @@ def status(
     project = _project()
     store = _store(project)
     if as_json:
-        found = [{"queue": name, **asdict(entry)} for name, entry in entries(store, names(store, queues))]
+        asked = names(store, queues, project.scales)
+        found = [{"queue": name, **asdict(entry)} for name, entry in entries(store, asked)]
         there = None  # not known
         try:
             there = [asdict(job) for job in jobs(store)]
@@ -305,7 +320,7 @@ def status(
         return
 
     def look() -> Any:
-        found = [standing(project, store, name) for name in names(store, queues)]
+        found = [standing(project, store, name) for name in names(store, queues, project.scales)]
         return views.status_view(store, found, gpus(), runs)
 
     if watch:
@@ -353,8 +368,10 @@ def queue(
 ) -> None:
     """Queue the runs an experiment lacks.  Example: paribus queue masking --scale small --seeds 5"""
     project = _project()
+    store = _store(project)
     found = _plan(project, experiment, scale, seeds, sets)
-    _enqueue(found, _store(project), priority)
+    store.prepare()
+    _enqueue(found, store, priority)
 
 
 def _enqueue(found: "Plan", store: "Store", priority: int | None = None, again: bool = False) -> None:
@@ -430,7 +447,7 @@ def work(
     if launcher == "slurm" and devices > 1:
         raise ParibusError(f"--devices {devices}: needs --launcher local; a worker of a Slurm job has one GPU")
     chosen = slots(workers, gpus, per_gpu, runtime) if launcher == "local" else []
-    asked = names(store, queues)
+    asked = names(store, queues, project.scales)
     for name in asked:
         Queue(store, name).reap()
         advance(store, Queue(store, name))
@@ -555,13 +572,14 @@ def cancel(
     """Cancel what waits and stop what runs.  Example: paribus cancel masking@tiny"""
     from paribus.jobs.queue import Queue, names
 
-    store = _store(_project())
+    project = _project()
+    store = _store(project)
     if jobs:
         from paribus.jobs import slurm
 
         print(f"{len(slurm.cancel(store))} jobs cancelled")
         return
-    for name in names(store, queues):
+    for name in names(store, queues, project.scales):
         print(f"{name}: {Queue(store, name).cancel()} runs cancelled")
 
 
@@ -573,7 +591,7 @@ def retry(queues: Queues = None) -> None:
 
     project = _project()
     store = _store(project)
-    for name in names(store, queues):
+    for name in names(store, queues, project.scales):
         count, told = again(project, store, name)
         print(f"{name}: {count} runs queued again", flush=True)
         for line in told:
@@ -626,12 +644,12 @@ def compare(
 ) -> None:
     """What differs between two arms, and whether all else is equal.  Example: paribus compare masking:dynamic static"""
     from paribus.jobs.runs import find_run
-    from paribus.spec.load import parse_override
+    from paribus.spec.load import parse_overrides
     from paribus.tables import compare as comparing
 
     project = _project()
     store = _store(project)
-    overrides = dict(parse_override(text) for text in sets or ())
+    overrides = parse_overrides(sets or ())
 
     def side(name: str, beside: str = "") -> "Side":
         if name.startswith("run-"):
@@ -718,14 +736,14 @@ def _print_tables(
     allow: Iterable[str] | None = None,
 ) -> "list[Checked]":
     from paribus.jobs.queue import ended, names
-    from paribus.spec.load import parse_override
+    from paribus.spec.load import parse_overrides
     from paribus.store.store import writing
     from paribus.tables.experiment import tables_for
     from paribus.tables.render import FORMATS, write_all
 
     if format not in ("text", *FORMATS):
         raise ParibusError(f"--format {format}: expected one of text, {', '.join(FORMATS)}")
-    overrides = dict(parse_override(text) for text in sets or ())
+    overrides = parse_overrides(sets or ())
     failed, finished = ended(store, names(store, None))
     claims: list[Checked] = []
     tables = tables_for(project, store, name, scale, seeds, overrides, failed, _allowed(allow), finished)
@@ -791,7 +809,6 @@ def _write(out: Path, content: str | bytes) -> None:
     from paribus.files import write_atomically
 
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(out, content)
     except OSError as error:
         raise ParibusError(f"--out {out}: cannot be written ({error.strerror})") from error
@@ -807,10 +824,14 @@ def ui(
 ) -> None:
     """MLflow, with pages of the experiments and tables below /paribus.  Example: paribus ui --port 5001"""
     from paribus.tracking.mirror import tracking_uri
-    from paribus.tracking.server import ui_command
+    from paribus.tracking.server import refuse_port_in_use, ui_command
 
     project = _project()
-    argv, environment = ui_command(_store(project), tracking_uri(project), host, port)
+    store = _store(project)
+    if not store.root.is_dir():
+        store.prepare()
+    refuse_port_in_use(host, port)
+    argv, environment = ui_command(store, tracking_uri(project), host, port)
     print(f"http://{host}:{port}/paribus/", file=sys.stderr)
     os.execvpe(argv[0], argv, environment)
 
@@ -828,7 +849,7 @@ def sync(queues: Queues = None) -> None:
     project = _project()
     store = _store(project)
     left_out: list[str] = []
-    for found in queued(project, store, names(store, queues), left_out.append):
+    for found in queued(project, store, names(store, queues, project.scales), left_out.append):
         counts = bring(found, store, tracking_uri(project), table=partial(table_of, found, project, store))
         did = f"{counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
         print(f"{found.name}: {did}")
@@ -848,6 +869,7 @@ def publish(experiment: Name, scale: Scale = "tiny", seeds: Seeds = None, sets: 
     project = _project()
     store = _store(project)
     found = _asked(project, experiment, scale, seeds, sets)
+    store.prepare()
     table = cache(partial(table_of, found, project, store))
     sync(found, store, tracking_uri(project), table=table)
     for name, address in write_views(found, table(), tracking_uri(project)).items():
@@ -1133,10 +1155,10 @@ def bench_train(
     """Pretraining's tokens a second beside transformers'.  Example: paribus bench train --peer transformers"""
     from paribus.bench.train import measure as measure_training
     from paribus.bench.train import sized
-    from paribus.spec.load import parse_override
+    from paribus.spec.load import parse_overrides
     from paribus.spec.run import Runtime
 
-    run = sized(base, scale, dict(parse_override(text) for text in sets or ()), batch)
+    run = sized(base, scale, parse_overrides(sets or ()), batch)
     runtime = Runtime(device=device, threads=threads, sdpa=sdpa)
     contenders = [f"compile {how}" for how in compile] + list(peer or ())
     measure_training(run, contenders, steps, repeats, runtime, f"{base}@{scale}", json_file)
@@ -1159,10 +1181,10 @@ def bench_curves(
     """Losses by fast and by plain steps, beside what seeds do to them.  Example: paribus bench curves --scale tiny"""
     from paribus.bench.curves import measure as measure_curves
     from paribus.bench.train import sized
-    from paribus.spec.load import parse_override
+    from paribus.spec.load import parse_overrides
     from paribus.spec.run import Runtime
 
-    overrides = dict(parse_override(text) for text in sets or ())
+    overrides = parse_overrides(sets or ())
     run = sized(base, scale, overrides, None, steps)
     runtime = Runtime(device=device, threads=threads, sdpa=sdpa)
     measure_curves(run, compile, seeds, runtime, f"{base}@{scale}", json_file, plot_file)
@@ -1185,13 +1207,13 @@ def bench_together(
     """Several runs at once on one device beside one alone.  Example: paribus bench together --counts 1,4"""
     from paribus.bench.together import measure as measure_together
     from paribus.bench.train import sized
-    from paribus.spec.load import parse_override
+    from paribus.spec.load import parse_overrides
     from paribus.spec.run import Runtime
 
     numbers = counts.split(",")
     if not all(number.isdecimal() and int(number) > 0 for number in numbers):
         raise ParibusError(f"--counts {counts}: expected numbers from 1, as 1,2,4")
-    run = sized(base, scale, dict(parse_override(text) for text in sets or ()), batch)
+    run = sized(base, scale, parse_overrides(sets or ()), batch)
     runtime = Runtime(device=device, threads=threads, sdpa=sdpa)
     measure_together(run, [int(number) for number in numbers], compile, seconds, runtime, f"{base}@{scale}", json_file)
 

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -45,6 +46,8 @@ FOLDERS = {
     "task": "tasks",
     "table": "dashboards/papers",
 }
+
+TOML = "paribus.toml"
 
 # What a checkpoint of `transformers` holds.
 CONFIG = "config.json"
@@ -93,8 +96,10 @@ def _named(path: Path) -> Path:
 class Library(Generic[S]):
     """The files of one kind by name, shipped and the user's."""
 
-    def __init__(self, kind: str, model: type[S], folders: list[Path]) -> None:
-        self.kind, self.model, self._folders = kind, model, folders
+    def __init__(self, kind: str, model: type[S], project: "Project") -> None:
+        folder = FOLDERS[kind]
+        self.kind, self.model, self._project = kind, model, project
+        self._folders = [PACKAGE / folder, project.root / folder]
 
     @cached_property
     def paths(self) -> dict[str, Path]:
@@ -111,7 +116,8 @@ class Library(Generic[S]):
         """The file of `name`; `asked_by` says who asked, for the error."""
         if name not in self.paths:
             where = f"{asked_by}: " if asked_by else ""
-            raise SpecError(f"{where}no {self.kind} is called {name!r}" + suggest(name, self.paths))
+            hint = suggest(name, self.paths) or f"; `paribus list {self.kind}s` shows them"
+            raise SpecError(f"{where}no {self.kind} is called {name!r}{hint}{self._project.alone}")
         return self.paths[name]
 
     def get(self, name: str, asked_by: str = "") -> S:
@@ -129,9 +135,10 @@ class Project:
     root: Path
     settings: Settings
 
-    def _library(self, kind: str, model: type[S]) -> Library[S]:
-        folder = FOLDERS[kind]
-        return Library(kind, model, [PACKAGE / folder, self.root / folder])
+    @property
+    def alone(self) -> str:
+        """What an error about a name adds where there is no paribus.toml: it may well be known somewhere else."""
+        return "" if (self.root / TOML).is_file() else f" (no {TOML} here or above: only what ships is known)"
 
     def paper(self, experiment: Experiment, asked_by: str = "") -> PaperTable | None:
         """The table that an experiment reproduces, the first of several, if it does."""
@@ -140,32 +147,31 @@ class Project:
 
     @cached_property
     def experiments(self) -> Library[Experiment]:
-        return self._library("experiment", Experiment)
+        return Library("experiment", Experiment, self)
 
     @cached_property
     def bases(self) -> Library[Base]:
-        return self._library("base", Base)
+        return Library("base", Base, self)
 
     @cached_property
     def scales(self) -> Library[Scale]:
-        return self._library("scale", Scale)
+        return Library("scale", Scale, self)
 
     @cached_property
     def protocols(self) -> Library[Protocol]:
-        return self._library("protocol", Protocol)
+        return Library("protocol", Protocol, self)
 
     @cached_property
     def factors(self) -> Library[Factor]:
-        return self._library("factor", Factor)
+        return Library("factor", Factor, self)
 
     @cached_property
     def tasks(self) -> "Tasks":
-        folder = FOLDERS["task"]
-        return Tasks("task", TaskFile, [PACKAGE / folder, self.root / folder])
+        return Tasks("task", TaskFile, self)
 
     @cached_property
     def tables(self) -> Library[PaperTable]:
-        return self._library("table", PaperTable)
+        return Library("table", PaperTable, self)
 
     @property
     def store(self) -> Path:
@@ -258,7 +264,8 @@ class Project:
         try:
             sources = self.task_files(task.data)
         except DataError as error:
-            raise DataError(f"task {task.name}: {error}; `paribus data list` says where it can be had") from None
+            where = f"task {task.name} ({self.tasks.path(task.name)})"
+            raise DataError(f"{where}: {error}; `paribus data list` says where it can be had") from None
         data = self._pin(task.data, all_files(sources), f"task {task.name}")
         return task if data is task.data else task.model_copy(update={"data": data})
 
@@ -310,7 +317,7 @@ def find(start: Path | None = None) -> Project:
     """The project `start` (default: the working directory) lies in; without a paribus.toml, the shipped files."""
     start = (start or Path.cwd()).resolve()
     for folder in (start, *start.parents):
-        path = folder / "paribus.toml"
+        path = folder / TOML
         if path.is_file():
             return _open(folder, path)
     return Project(start, Settings())
@@ -350,7 +357,24 @@ def add_variants(path: Path) -> Any:
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Slot) and value.__module__ == name:
             value.code = code
+            try:
+                _refuse_kind(value, path)
+            except SpecError:
+                del sys.modules[name]
+                raise
     return module
+
+
+def _refuse_kind(variant: type[Slot], path: Path) -> None:
+    """A variant is chosen by its kind, so it has one, and no other of its slot has it."""
+    if Slot in variant.__bases__:  # a slot itself
+        return
+    kind = variant.model_fields["kind"].default
+    if not isinstance(kind, str):
+        raise SpecError(f'{path}: class {variant.__name__}: no kind; expected a line as kind: Literal["own"] = "own"')
+    for other in chain.from_iterable(slot.__subclasses__() for slot in variant.__bases__ if issubclass(slot, Slot)):
+        if other.model_fields["kind"].default == kind and other.__module__ != variant.__module__:
+            raise SpecError(f"{path}: class {variant.__name__}: kind {kind!r} is {other.__name__}'s; choose another")
 
 
 def user_modules() -> dict[type[Spec], Any]:

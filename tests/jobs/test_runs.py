@@ -35,6 +35,19 @@ def test_a_plan_queued_twice_is_remembered_once(tmp_path: Path) -> None:
     assert asked(store, "masking@debug") == [{"seeds": 1, "overrides": {}, "exclusive": False}]
 
 
+def test_a_plan_whose_overrides_mean_another_thing_in_their_order_is_remembered_beside(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    whole = {"encoder.position": {"kind": "relative-bias", "max_distance": 8}, "encoder.position.max_distance": 4}
+    plans = [planned(1, **whole), planned(1, **dict(reversed(whole.items())))]
+    for found in plans:
+        remember(store, found)
+    again = [planned(told["seeds"], **told["overrides"]).runs[0].key for told in asked(store, "masking@debug")]
+    assert again == [found.runs[0].key for found in plans] and len(set(again)) == 2
+    for lr, clip in (("optimizer.lr", "optimizer.clip"), ("optimizer.clip", "optimizer.lr")):
+        remember(store, planned(1, **{lr: 0.5, clip: 0.5}))
+    assert len(asked(store, "masking@debug")) == 3
+
+
 def test_a_queue_that_was_never_asked_has_no_plans(tmp_path: Path) -> None:
     assert asked(Store(tmp_path), "masking@debug") == []
 

@@ -149,6 +149,11 @@ def test_what_is_not_there_is_not_served(server: str, path: str) -> None:
     assert refused.value.code == 404
 
 
+def test_the_address_without_its_last_slash_leads_to_the_overview(server: str) -> None:
+    with urllib.request.urlopen(f"{server}{PREFIX}") as answer:
+        assert answer.url == f"{server}{PREFIX}/" and answer.status == 200
+
+
 def test_a_foreign_host_is_refused(server: str) -> None:
     asked = urllib.request.Request(f"{server}{PREFIX}/", headers={"Host": "evil.example"})
     with pytest.raises(urllib.error.HTTPError) as refused:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paribus.errors import SpecError
+from paribus.errors import DataError, SpecError
 from paribus.plan.arms import arms
 from paribus.plan.plan import flatten
 from paribus.project import Project
@@ -202,7 +202,7 @@ def test_overrides_keep_their_values_when_a_later_one_sets_something_inside_them
             "cannot set objective: the factor rate varies objective.rate",
         ),
         ("factors: [rate], tasks: [ordre]", r"one.yaml: no task is called 'ordre' \(did you mean order\?\)"),
-        ("factors: [rate], set: {optimizer.lr: -1}", r"one.yaml \(scale debug, arm 15\): optimizer.lr: found -1"),
+        ("factors: [rate], set: {optimizer.lr: -1}", r"one.yaml: set \(scale debug, arm 15\): optimizer.lr: found -1"),
     ],
 )
 def test_a_mistake_in_an_experiment_names_file_and_key(project: Open, experiment: str, expected: str) -> None:
@@ -253,3 +253,73 @@ def test_a_protocol_or_an_average_that_cannot_be_is_refused(
     made = {f"experiments/{name}.yaml": text for name, text in files.items()}
     with pytest.raises(SpecError, match=re.escape(message)):
         arms(project({**made, "experiments/one.yaml": one}), "one", "debug")
+
+
+SIZES = """
+source: test
+base: a
+levels:
+  a: {}
+  b: {encoder.width: 64, optimizer.lr: LR}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lr", "overrides", "message"),
+    [
+        ("fast", {}, 'sizes.yaml: levels.b (scale debug, arm b): optimizer.lr: found "fast", but'),
+        ("{time: 3}", {}, 'sizes.yaml: levels.b: optimizer.lr: found {"time": 3}, expected a number, or {times: k}'),
+        ("1", {"optimizer.clip": "x"}, '--set (scale debug, arm a): optimizer.clip: found "x", but'),
+        ("1", {"encoder.position.kind": "absolut"}, '--set (scale debug, arm a): encoder.position.kind: found "abso'),
+        ("1", {"encoder.heads": 7}, "--set (scale debug, arm a): encoder: width"),
+        ("1", {"encoder.width": 65}, "--set: cannot set encoder.width: the factor sizes varies encoder.width"),
+        ("fast", {"optimizer.clip": 1}, "sizes.yaml: levels.b (scale debug, arm b): optimizer.lr"),
+    ],
+)
+def test_an_error_in_a_value_names_the_level_or_override_that_brought_it(
+    project: Open, lr: str, overrides: dict[str, object], message: str
+) -> None:
+    files = {
+        "ablations/sizes.yaml": SIZES.replace("LR", lr),
+        "experiments/one.yaml": "{question: q, expect: e, base: bert, factors: [sizes]}",
+    }
+    with pytest.raises(SpecError, match=re.escape(message)):
+        arms(project(files), "one", "debug", overrides)
+
+
+def test_of_two_mistakes_the_one_that_is_told_has_its_own_place_named(project: Open) -> None:
+    files = {
+        "ablations/sizes.yaml": SIZES.replace("LR", "fast"),
+        "experiments/one.yaml": """
+{question: q, expect: e, base: bert, factors: [sizes], set_at: {debug: {encoder.layers: two}}}
+""",
+    }
+    with pytest.raises(SpecError, match=r"one.yaml: set_at.debug \(scale debug, arm a\): encoder.layers"):
+        arms(project(files), "one", "debug")
+
+
+def test_a_factor_whose_base_is_no_level_of_it_is_named(project: Open) -> None:
+    files = {
+        "ablations/sizes.yaml": SIZES.replace("LR", "1").replace("base: a", "base: c"),
+        "experiments/one.yaml": "{question: q, expect: e, base: bert, factors: [sizes]}",
+        "experiments/own.yaml": "{question: q, expect: e, base: bert, factors: [sizes], baseline: {sizes: b}}",
+    }
+    with pytest.raises(SpecError, match="ablations/sizes.yaml: base: no level 'c'; there is a, b"):
+        arms(project(files), "one", "debug")
+    assert arms(project(files), "own", "debug")[0].label == "b"
+
+
+def test_a_file_that_is_missing_is_told_with_the_file_that_asks_for_it(project: Open) -> None:
+    corpus = "{question: q, expect: e, base: bert, factors: [rate], set: {corpus: {kind: text, paths: [mine.txt]}}}"
+    data = "{kind: folder, path: p, train: t, dev: d}"
+    task = f"{{kind: sentence, source: s, labels: [a, b], metrics: [mcc], data: {data}}}"
+    files = {
+        "experiments/one.yaml": corpus,
+        "experiments/two.yaml": "{question: q, expect: e, base: bert, factors: [rate], tasks: [own]}",
+        "tasks/own.yaml": task,
+    }
+    opened = project(files)
+    with pytest.raises(DataError, match=r"one.yaml: set \(.*\): corpus.paths: no file matches 'mine.txt'"):
+        arms(opened, "one", "debug")
+    with pytest.raises(DataError, match=r"two.yaml: tasks \(.*\): task own \(.*tasks/own.yaml\): .* has no t, "):
+        arms(opened, "two", "debug")

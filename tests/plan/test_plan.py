@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paribus.errors import SpecError
-from paribus.plan.plan import flatten, plan, why
+from paribus.plan.plan import Plan, flatten, plan, why
 from paribus.plan.stages import VERSIONS, Stage
 from paribus.project import Project
+from paribus.spec.base import digest
 
 Open = Callable[..., Project]
 
@@ -78,14 +79,30 @@ def test_why_says_what_sets_a_stage_apart_from_the_nearest_finished_one(project:
     ]  # fmt: skip
     assert why(stages["30", 1], finished)[1:] == ["objective.rate: 0.4 -> 0.3"]
     assert why(stages["15", 1], [record(stages["15", 0])])[1:] == ["seed: 0 -> 1"]
-    assert why(stages["15", 0], [record(stages["15", 0], version=0)])[1:] == [
+    assert why(stages["15", 0], [record(stages["15", 0], key="pretrain-1", version=0)])[1:] == [
         f"version of the pretrain code: 0 -> {VERSIONS['pretrain']}"
     ]
     fed = {**stages["15", 0].inputs, "pack": "pack-other"}
-    assert why(stages["15", 0], [record(stages["15", 0], inputs=fed)])[1:] == [
+    assert why(stages["15", 0], [record(stages["15", 0], key="pretrain-1", inputs=fed)])[1:] == [
         f"input pack: pack-other -> {stages['15', 0].inputs['pack']}"
     ]
-    assert why(stages["15", 0], []) == ["no pretrain is finished yet"]
+    assert why(stages["15", 0], [record(stages["15", 0])]) == ["no other pretrain is finished yet"]
+    assert why(stages["15", 0], finished)[1:] == why(stages["15", 0], finished[1:])[1:] != []
+
+
+def test_overrides_have_one_label_in_every_order_that_means_the_same(project: Open) -> None:
+    kind, field = "encoder.position.kind", "encoder.position.max_length"
+
+    def found(*paths: str) -> Plan:
+        said = {kind: "absolute", field: 64, "optimizer.lr": 1, "budget.train_tokens": 8192}
+        return plan(project(), "one", "debug", 1, {path: said[path] for path in paths})
+
+    both, other = found("optimizer.lr", kind, field), found(kind, "optimizer.lr", field)
+    turned = found(field, kind, "optimizer.lr")
+    assert both.label == other.label != turned.label
+    assert [run.key for run in both.runs] == [run.key for run in other.runs]
+    assert found("optimizer.lr", "budget.train_tokens").label == found("budget.train_tokens", "optimizer.lr").label
+    assert found("optimizer.lr").label == "one@debug+" + digest('{"optimizer.lr": 1}')[:6]  # as tables are called
 
 
 SCALARS = st.none() | st.integers() | st.text(max_size=3)

@@ -10,6 +10,7 @@ from typing import Any
 from paribus.data.formats import Item, MinimalPairItem, PairItem, Reading, read
 from paribus.errors import DataError, ParibusError
 from paribus.project import Project, Source, locate
+from paribus.spec.load import suggest
 from paribus.spec.task import Folder, Task
 
 SPLITS = ("train", "dev", "test")
@@ -86,7 +87,8 @@ def checkable(project: Project, what: str) -> list[tuple[Task, Path]]:
         return [(task, project.data)]
     folder = Path(what).resolve()
     if not folder.is_dir():
-        project.tasks.path(what, "data check")
+        hint = suggest(what, project.tasks) or "; `paribus data list` shows the tasks"
+        raise ParibusError(f"data check {what}: neither a task nor a folder is called so{hint}")
     found = []
     for name in project.tasks:
         task = project.task(name)

@@ -502,8 +502,8 @@ def _end(status: Final, reason: str | None = None) -> dict[str, Any]:
     return {"status": status, "reason": reason, "time": time.time()}
 
 
-def names(store: Store, asked: Iterable[str] | None) -> list[str]:
-    """The queues that `asked` (names with or without a scale; None: all) means."""
+def names(store: Store, asked: Iterable[str] | None, scales: Iterable[str] = ()) -> list[str]:
+    """The queues that `asked` (names with or without a scale; None: all) means; `scales` that there are, for errors."""
     there = queues(store)
     if not asked:
         return there
@@ -511,6 +511,9 @@ def names(store: Store, asked: Iterable[str] | None) -> list[str]:
     for name in asked:
         matching = [queue for queue in there if queue == name or queue.rpartition("@")[0] == name]
         if not matching:
+            _, at, scale = name.rpartition("@")
+            if at and (known := list(scales)) and scale not in known:
+                raise ParibusError(f"{name}: no scale is called {scale!r}" + suggest(scale, known))
             hint = suggest(name, there) or "; `paribus queue` makes one, `paribus status` lists them"
             raise ParibusError(f"no queue is called {name!r}" + hint)
         found += matching

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from paribus.errors import ParibusError, StoreError
 from paribus.files import file_name, write_atomically
+from paribus.plan.arms import spelled
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Pruning, Stage, Stages
 from paribus.project import Project
@@ -115,7 +116,7 @@ def find_run(store: Store, beginning: str) -> QueuedRun:
 def remember(store: Store, plan: Plan) -> None:
     """Keep what `plan` was asked with, to plan and mirror it again: the most seeds for each set of overrides."""
     known = asked(store, plan.name)
-    others = [told for told in known if told["overrides"] != plan.overrides]
+    others = [told for told in known if spelled(told["overrides"]) != spelled(plan.overrides)]
     seeds = max([plan.seeds, *(told["seeds"] for told in known if told not in others)])
     exclusive = plan.experiment.exclusive
     now = [*others, {"seeds": seeds, "overrides": dict(plan.overrides), "exclusive": exclusive}]
@@ -145,8 +146,9 @@ def plan_asked(
     project: Project, store: Store, name: str, scale: str, seeds: int | None, overrides: Mapping[str, Any]
 ) -> Plan:
     """The plan of what was queued of an experiment: unless `seeds` says how many, as many as were ever asked for."""
-    told = [each["seeds"] for each in asked(store, f"{name}@{scale}") if each["overrides"] == dict(overrides)]
-    return plan(project, name, scale, seeds or max(told, default=None), overrides, store)
+    told = asked(store, f"{name}@{scale}") if seeds is None else []
+    counts = [each["seeds"] for each in told if spelled(each["overrides"]) == spelled(overrides)]
+    return plan(project, name, scale, seeds or max(counts, default=None), overrides, store)
 
 
 def exclusive_queue(store: Store, queue: str) -> bool:

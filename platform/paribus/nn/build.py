@@ -1,10 +1,12 @@
 """Spec to module: a dict a slot. A user's variants join through `modules()` of their file (see docs/extending.md)."""
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 
+from paribus.errors import SpecError
 from paribus.nn import attention, block, feed_forward, heads, position
 from paribus.nn.convolution import Convolution
 from paribus.nn.encoder import Encoder
@@ -48,7 +50,11 @@ HEAD: Mapping[type[spec.Head], Callable[[Any, spec.Encoder, Encoder], nn.Module]
 
 def _choose(table: Mapping[Any, Any], variant: object) -> Any:
     """The maker of a variant: shipped, or a user's class, which is called with the same arguments."""
-    return table.get(type(variant)) or user_modules()[type(variant)]  # type: ignore[index]
+    made = table.get(type(variant)) or user_modules().get(type(variant))  # type: ignore[arg-type]
+    if made is None:
+        file = sys.modules[type(variant).__module__].__file__
+        raise SpecError(f"{file}: modules() has no module for {type(variant).__name__}")
+    return made
 
 
 def build_encoder(encoder: spec.Encoder, vocabulary: int) -> Encoder:

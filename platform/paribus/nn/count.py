@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from paribus.errors import ParibusError
 from paribus.nn.build import build_encoder, build_head, build_rtd
 from paribus.plan.estimate import Cost
 from paribus.project import find
@@ -49,16 +50,26 @@ def _count(modules: Iterable[nn.Module | None]) -> int:
     return sum({p: p.numel() for module in modules if module is not None for p in module.parameters()}.values())
 
 
-if __name__ == "__main__":
-    find()  # a user's own variants are part of the vocabulary
-    costs = [
-        cost(
-            build(Encoder, asked["encoder"], "encoder"),
-            asked["vocabulary"],
-            asked["length"],
-            asked["rate"],
-            build(Rtd, asked["rtd"], "objective") if asked.get("rtd") else None,
-        )
-        for asked in json.load(sys.stdin)
-    ]
+def _main() -> int:
+    """2: what was asked cannot be built, for a reason that a user can mend."""
+    try:
+        find()  # a user's own variants are part of the vocabulary
+        costs = [
+            cost(
+                build(Encoder, asked["encoder"], "encoder"),
+                asked["vocabulary"],
+                asked["length"],
+                asked["rate"],
+                build(Rtd, asked["rtd"], "objective") if asked.get("rtd") else None,
+            )
+            for asked in json.load(sys.stdin)
+        ]
+    except ParibusError as error:
+        print(error, file=sys.stderr)
+        return 2
     print(json.dumps([asdict(found) for found in costs]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

@@ -317,6 +317,8 @@ def plot(content: Content, kind: str, format: str) -> bytes:
     if format not in FORMATS:
         raise ParibusError(f"--out: found a file ending in .{format}, expected one of .{', .'.join(FORMATS)}")
     spec = KINDS[kind](content, 520)
+    if kind == "tuning" and not content.plan.experiment.tune:
+        raise ParibusError(f"{content.plan.name}: the experiment tunes nothing (it has no `tune`), so nothing to draw")
     if spec is None:
         raise ParibusError(f"{content.plan.name}: nothing to draw as {kind} yet")
     return draw(spec, format)

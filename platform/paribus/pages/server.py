@@ -51,6 +51,10 @@ def _router() -> APIRouter:
         except ParibusError as error:
             return HTMLResponse(f"<h1>Not shown</h1><p>{escape(str(error))}</p>", 404, headers=_HEADERS)
 
+    @router.get("")
+    def without_slash() -> RedirectResponse:
+        return RedirectResponse(f"{PREFIX}/")
+
     @router.get("/")
     def experiments() -> HTMLResponse:
         return shown(site.experiments)

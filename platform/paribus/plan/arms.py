@@ -2,12 +2,14 @@
 
 import copy
 import itertools
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from paribus.errors import SpecError
+from paribus.errors import ParibusError, SpecError
 from paribus.project import Project
 from paribus.spec.experiment import GLUE_AVERAGES, Experiment, Factor, Patch
 from paribus.spec.finetuning import FineTuning
@@ -16,6 +18,9 @@ from paribus.spec.run import Run
 
 BASE = "base"
 """What several bases are as a factor: the key of their levels, baseline and label."""
+
+Layers = list[tuple[str, Mapping[str, Any]]]
+"""What an arm's base is patched with, in turn: what errors call the patch (its file and key, or --set), and it."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
         models = Factor(source="experiments/bases", base=experiment.base[0], levels=dict.fromkeys(bases, {}))
         factors = {BASE: models, **factors}
     chosen = {factor: _levels(experiment, factor, factors[factor], where) for factor in factors}
-    baseline = {factor: _baseline(experiment, factor, factors[factor], chosen[factor], where) for factor in factors}
+    baseline = {
+        factor: _baseline(project, experiment, factor, factors[factor], chosen[factor], where) for factor in factors
+    }
     for what, given in (("levels", experiment.levels), ("baseline", experiment.baseline)):
         for factor in given:
             if factor not in factors:
@@ -56,53 +63,89 @@ def arms(project: Project, name: str, scale: str, overrides: Mapping[str, Any] |
     for what, at_scales in (("set_at", experiment.set_at), ("base_at", experiment.base_at), ("protocol", protocols)):
         for at in at_scales:
             project.scales.path(at, f"{where}: {what}")
-    settings = {**experiment.set, **experiment.set_at.get(scale, {}), **(overrides or {})}
-    _refuse_overrides_of_factors(factors, settings, where)
+    settings = [("set", experiment.set), (f"set_at.{scale}", experiment.set_at.get(scale, {}))]
+    for said_by, patch in [*((f"{where}: {key}", patch) for key, patch in settings), ("--set", overrides or {})]:
+        _refuse_overrides_of_factors(factors, patch, said_by)
+        if experiment.tune:
+            _refuse_overrides_of_what_is_tuned(patch, experiment.tune.path, said_by)
     if experiment.tune:
-        _refuse_what_tuning_undoes(factors, settings, experiment.tune.path, where)
+        _refuse_factors_of_what_is_tuned(factors, experiment.tune.path, where)
 
-    common = {base: _common(project, experiment, name, scale, where) for base, name in bases.items()}
-    if overrides:
-        for data in common.values():
-            apply(data, overrides, "--set")
+    common = {base: _common(project, experiment, name, scale, overrides or {}, where) for base, name in bases.items()}
+    start = {base: _patched(data, layers) for base, (data, layers) in common.items()}
     found = []
     for levels in _combinations(experiment.design, chosen, baseline):
-        data = copy.deepcopy(common[levels.get(BASE, experiment.base[0])])
-        for factor in experiment.factors:
-            level = levels[factor]
-            apply(data, factors[factor].levels[level], f"{project.factors.path(factor)}: levels.{level}")
-        label = _label(levels, baseline, experiment.design)
-        run = build(Run, data, f"{where} (scale {scale}, arm {label})")
-        _refuse_recipes_of_no_task(project, run, where)
+        base = levels.get(BASE, experiment.base[0])
         patches = {factor: factors[factor].levels[level] for factor, level in levels.items()}
+        own: Layers = [(f"{project.factors.path(f)}: levels.{levels[f]}", patches[f]) for f in experiment.factors]
+        data = _patched(start[base], own)
+        label = _label(levels, baseline, experiment.design)
+        try:
+            run = _run(project, data)
+        except ParibusError as error:
+            layers = [(str(project.bases.path(bases[base])), {}), *common[base][1], *own]
+            blamed = _to_blame(project, common[base][0], layers, error)
+            raise type(error)(f"{blamed} (scale {scale}, arm {label}): {error}") from error
         if BASE in levels:  # a base is all of a run but what is measured
             patches[BASE] = {path: value for path, value in data.items() if path not in ("evaluation", "seed")}
-        found.append(Arm(label, levels, project.pinned(run), levels == baseline, patches))
+        found.append(Arm(label, levels, run, levels == baseline, patches))
     return found
 
 
 def base_at(project: Project, name: str, scale: str, where: str = "") -> dict[str, Any]:
     """The plain data of a base at a scale."""
-    data: dict[str, Any] = project.base(name, where).model_dump()
+    return _patched(project.base(name, where).model_dump(), _scaled(project, name, scale))
+
+
+def _scaled(project: Project, name: str, scale: str) -> Layers:
     preset, path = project.scales.get(scale), project.scales.path(scale)
-    apply(data, preset.set, f"{path}: set")
-    apply(data, preset.bases.get(name, {}), f"{path}: bases.{name}")
-    return data
+    return [(f"{path}: set", preset.set), (f"{path}: bases.{name}", preset.bases.get(name, {}))]
 
 
-def _common(project: Project, experiment: Experiment, name: str, scale: str, where: str) -> dict[str, Any]:
-    """The plain data the arms of a base start from: base, scale, protocol, the experiment's own settings."""
-    data = base_at(project, name, scale, where)
+def _common(
+    project: Project, experiment: Experiment, name: str, scale: str, overrides: Mapping[str, Any], where: str
+) -> tuple[dict[str, Any], Layers]:
+    """What the arms of a base start from: its plain data; and scale, protocol, the experiment's own settings, --set."""
+    data, layers = project.base(name, where).model_dump(), _scaled(project, name, scale)
     if named := experiment.protocol_for(scale):
-        path = project.protocols.path(named, f"{where}: protocol")
-        protocol = project.protocols.get(named)
-        data["finetuning"] = build(FineTuning, protocol.finetuning, f"{path}: finetuning").model_dump()
-    apply(data, experiment.set, f"{where}: set")
-    apply(data, experiment.set_at.get(scale, {}), f"{where}: set_at.{scale}")
+        path = f"{project.protocols.path(named, f'{where}: protocol')}: finetuning"
+        recipe = build(FineTuning, project.protocols.get(named).finetuning, path).model_dump()
+        layers.append((path, {"finetuning": recipe}))
+    layers += [(f"{where}: set", experiment.set), (f"{where}: set_at.{scale}", experiment.set_at.get(scale, {}))]
     if experiment.average:
         _refuse_what_lacks_of_an_average(project, experiment, where)
-    data["evaluation"]["tasks"] = [project.task(task, where).model_dump() for task in experiment.tasks]
-    return data
+    tasks = [project.task(task, where).model_dump() for task in experiment.tasks]
+    return data, [*layers, (f"{where}: tasks", {"evaluation.tasks": tasks}), ("--set", overrides)]
+
+
+def _patched(data: dict[str, Any], layers: Layers) -> dict[str, Any]:
+    found = copy.deepcopy(data)
+    for said_by, patch in layers:
+        apply(found, patch, said_by)
+    return found
+
+
+def _run(project: Project, data: dict[str, Any]) -> Run:
+    """The complete run that plain data mean; errors name the key alone."""
+    run = build(Run, data)
+    _refuse_recipes_of_no_task(project, run)
+    return project.pinned(run)
+
+
+def _to_blame(project: Project, data: dict[str, Any], layers: Layers, error: ParibusError) -> str:
+    """The layer that brought `error`: the last one without which it is not there."""
+
+    def told(error: ParibusError) -> str:
+        return re.sub(r" \(and \d+ more\)$", "", str(error))  # those may be other layers'
+
+    for last in reversed(range(1, len(layers))):
+        try:
+            _run(project, _patched(data, layers[:last]))
+        except ParibusError as before:
+            if told(before) == told(error):
+                continue
+        return layers[last][0]
+    return layers[0][0]
 
 
 def _refuse_what_lacks_of_an_average(project: Project, experiment: Experiment, where: str) -> None:
@@ -119,11 +162,11 @@ def _refuse_twice(named: Sequence[str], noun: str, where: str) -> None:
         raise SpecError(f"{where}: a {noun} is named twice: {', '.join(named)}")
 
 
-def _refuse_recipes_of_no_task(project: Project, run: Run, where: str) -> None:
+def _refuse_recipes_of_no_task(project: Project, run: Run) -> None:
     """An exception for a task that exists nowhere is a misspelling; one for a task of another experiment is not."""
     for key, names in (("tasks", run.finetuning.tasks), ("start_from", run.finetuning.start_from)):
         for name in names:
-            project.tasks.path(name, f"{where}: finetuning.{key}")
+            project.tasks.path(name, f"finetuning.{key}")
 
 
 def _levels(experiment: Experiment, name: str, factor: Factor, where: str) -> Sequence[str]:
@@ -137,8 +180,12 @@ def _levels(experiment: Experiment, name: str, factor: Factor, where: str) -> Se
     return wanted
 
 
-def _baseline(experiment: Experiment, name: str, factor: Factor, levels: Sequence[str], where: str) -> str:
+def _baseline(
+    project: Project, experiment: Experiment, name: str, factor: Factor, levels: Sequence[str], where: str
+) -> str:
     level = experiment.baseline.get(name, factor.base)
+    if level not in factor.levels and name not in experiment.baseline:
+        raise SpecError(f"{project.factors.path(name)}: base: no level {level!r}" + suggest(level, factor.levels))
     if level not in levels:
         raise SpecError(f"{where}: baseline.{name}: {level!r} is not among the levels that run: {', '.join(levels)}")
     return level
@@ -154,6 +201,20 @@ def _overlap(one: str, other: str) -> bool:
     return (one + ".").startswith(other + ".") or (other + ".").startswith(one + ".")
 
 
+def spelled(overrides: Mapping[str, Any]) -> str:
+    """Overrides as text, the same for all orders that mean the same: one that sets a kind means another after a field
+    of it than before.
+    """
+    left, told = list(overrides), []
+    while left:
+        scopes = [path.removesuffix(".kind") for path in left]
+        free = [path for i, path in enumerate(left) if not any(_overlap(scopes[i], other) for other in scopes[:i])]
+        first = min(free)
+        left.remove(first)
+        told.append(f"{json.dumps(first)}: {json.dumps(overrides[first], sort_keys=True, default=str)}")
+    return f"{{{', '.join(told)}}}"
+
+
 def _refuse_overlapping_factors(factors: Mapping[str, Factor], where: str) -> None:
     """Of two factors that set one place the later would undo the earlier, under a label that says both."""
     for (one, first), (other, second) in itertools.combinations(factors.items(), 2):
@@ -162,7 +223,9 @@ def _refuse_overlapping_factors(factors: Mapping[str, Factor], where: str) -> No
                 raise SpecError(f"{where}: factors {one} and {other} both set {path if path == same else (path, same)}")
 
 
-def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch, where: str) -> None:
+def _refuse_overrides_of_factors(
+    factors: Mapping[str, Factor], overrides: Mapping[str, Any], where: str
+) -> None:
     """An override of what a factor varies would undo the ablation in silence, and one of the seed would be lost."""
     for path in overrides:
         if path == "seed":
@@ -178,10 +241,13 @@ def _refuse_overrides_of_factors(factors: Mapping[str, Factor], overrides: Patch
                     )
 
 
-def _refuse_what_tuning_undoes(factors: Mapping[str, Factor], overrides: Patch, tuned: str, where: str) -> None:
+def _refuse_overrides_of_what_is_tuned(overrides: Mapping[str, Any], tuned: str, where: str) -> None:
     for path, value in overrides.items():
         if _overlap(path, tuned) and not is_relative(value):
             raise SpecError(f"{where}: cannot set {path}: tune.path {tuned} is chosen for each arm by trials")
+
+
+def _refuse_factors_of_what_is_tuned(factors: Mapping[str, Factor], tuned: str, where: str) -> None:
     for name, factor in factors.items():
         for varied in _replaced(factor):
             if _overlap(varied, tuned):

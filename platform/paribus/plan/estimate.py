@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paribus.errors import SpecError
 from paribus.files import read_cache, write_cache
 from paribus.plan.plan import Plan
 from paribus.plan.stages import Pretraining, Stage
@@ -57,6 +58,8 @@ def cost_key(run: Run) -> str:
 def costs(plan: Plan, project: Project, cache: Path) -> dict[str, Cost]:
     """The cost of each arm by `cost_key`, remembered in `cache`; {} where counting fails, which is said.
 
+    SpecError where a model cannot be built: no run of it could.
+
     Counting needs torch, so a process of its own does it.
     """
     known = read_cache(cache)
@@ -70,8 +73,11 @@ def costs(plan: Plan, project: Project, cache: Path) -> dict[str, Cost]:
             text=True,
             cwd=project.root,
         )
+        reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+        if child.returncode == 2:
+            raise SpecError(reason)
         if child.returncode:
-            print(f"parameters could not be counted: {child.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+            print(f"parameters could not be counted: {reason}", file=sys.stderr)
             return {}
         known |= dict(zip(new, json.loads(child.stdout), strict=True))
         write_cache(cache, known)

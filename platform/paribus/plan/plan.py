@@ -1,12 +1,11 @@
 """The plan of an experiment: its runs, their stages, what is shared; and why a stage is new."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from paribus.errors import SpecError
-from paribus.plan.arms import Arm, arms
+from paribus.plan.arms import Arm, arms, spelled
 from paribus.plan.runs import PlannedRun as PlannedRun
 from paribus.plan.runs import at_seed
 from paribus.plan.stages import VERSIONS, Stage, Stages
@@ -40,7 +39,7 @@ class Plan:
         """`name`; with overrides it is another experiment's, which must not take the place of the own one."""
         if not self.overrides:
             return self.name
-        return f"{self.name}+{digest(json.dumps(dict(self.overrides), sort_keys=True, default=str))[:6]}"
+        return f"{self.name}+{digest(spelled(self.overrides))[:6]}"
 
     @property
     def command(self) -> str:
@@ -202,12 +201,12 @@ def _refuse_arms_that_do_not_compare(project: Project, name: str, found: list[Ar
 
 
 def why(stage: Stage, finished: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What sets `stage` apart from the nearest finished stage of its kind (`finished`: what stage.json files say)."""
+    """What sets `stage` apart from the nearest other one of its kind (`finished`: what stage.json files say)."""
     told = flatten(stage.spec.model_dump(mode="json"))
     told["seed"] = stage.seed
     nearest: tuple[list[str], str] | None = None
     for other in finished:
-        if other["kind"] != stage.kind:
+        if other["kind"] != stage.kind or other["key"] == stage.key:
             continue
         before = flatten(other["spec"])
         before["seed"] = other["seed"]
@@ -226,7 +225,7 @@ def why(stage: Stage, finished: Iterable[Mapping[str, Any]]) -> list[str]:
         if nearest is None or len(lines) < len(nearest[0]):
             nearest = lines, other["key"]
     if nearest is None:
-        return [f"no {stage.kind} is finished yet"]
+        return [f"no other {stage.kind} is finished yet"]
     return [f"nearest finished stage: {nearest[1]}", *nearest[0]]
 
 

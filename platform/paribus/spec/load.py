@@ -80,17 +80,18 @@ def load(model: type[S], path: Path) -> S:
     return build(model, parse(read_text(path), str(path)), str(path))
 
 
-def build(model: type[S], data: Any, where: str) -> S:
-    """`data` as a `model`; `where` is what errors call it."""
+def build(model: type[S], data: Any, where: str = "") -> S:
+    """`data` as a `model`; `where` is what errors call it, if anything."""
+    where = where and f"{where}: "
     if not isinstance(data, dict):
-        raise SpecError(f"{where}: expected keys and values, found {_show(data)}")
+        raise SpecError(f"{where}expected keys and values, found {_show(data)}")
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise SpecError(_explain(error.errors(include_url=False), model, where)) from None
+        raise SpecError(where + _explain(error.errors(include_url=False), model)) from None
     except Exception as error:  # of a user's variant: its validator, or what makes a default
         at = traceback.extract_tb(error.__traceback__)[-1]
-        raise SpecError(f"{where}: {type(error).__name__}: {error} ({at.filename}, line {at.lineno})") from error
+        raise SpecError(f"{where}{type(error).__name__}: {error} ({at.filename}, line {at.lineno})") from error
 
 
 def _show(value: Any) -> str:
@@ -98,10 +99,10 @@ def _show(value: Any) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def _explain(errors: list[Any], model: type[BaseModel], where: str) -> str:
+def _explain(errors: list[Any], model: type[BaseModel]) -> str:
     """The first error in one line, the rest counted."""
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return _line(_first(errors), model, where, "") + more
+    return _line(_first(errors), model) + more
 
 
 def _first(errors: list[Any]) -> Any:
@@ -109,29 +110,29 @@ def _first(errors: list[Any]) -> Any:
     return next((error for error in errors if error["type"] == "extra_forbidden"), errors[0])
 
 
-def _line(error: Any, model: type[BaseModel], where: str, prefix: str) -> str:
+def _line(error: Any, model: type[BaseModel], prefix: str = "") -> str:
     path = [str(part) for part in error["loc"]]
     context = error.get("ctx", {})
     if error["type"] == "nested":
-        return _line(_first(context["errors"]), context["model"], where, ".".join(filter(None, [prefix, *path])))
+        return _line(_first(context["errors"]), context["model"], ".".join(filter(None, [prefix, *path])))
     if error["type"] == "choices":
         key = ".".join(filter(None, [prefix, *path, context["at"]]))
         choices = ", ".join(repr(choice) for choice in context["choices"])
         found = _show(context["found"])
         near = difflib.get_close_matches(str(context["found"]), context["choices"], n=1)
-        return f"{where}: {key}: found {found}, expected one of {choices}" + (
+        return f"{key}: found {found}, expected one of {choices}" + (
             f" (did you mean {near[0]}?)" if near else ""
         )
     key = ".".join(filter(None, [prefix, *path]))
     if error["type"] == "extra_forbidden":
         fields = _fields(model, error["loc"][:-1])
-        return f"{where}: {key}: no such key" + suggest(path[-1], fields)
+        return f"{key}: no such key" + suggest(path[-1], fields)
     if error["type"] == "missing":
-        return f"{where}: {key}: missing; it must be given"
+        return f"{key}: missing; it must be given"
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "value_error":
-        return f"{where}: {key + ': ' if key else ''}{message}"
-    return f"{where}: {key}: found {_show(error['input'])}, but {message[0].lower()}{message[1:]}"
+        return f"{key + ': ' if key else ''}{message}"
+    return f"{key}: found {_show(error['input'])}, but {message[0].lower()}{message[1:]}"
 
 
 def _fields(model: type[BaseModel], path: Iterable[Any]) -> list[str]:
@@ -173,6 +174,8 @@ def set_path(data: dict[str, Any], path: str, value: Any, where: str) -> None:
     mapping leaves out has its default, so that a later path can set it.
     """
     parent, last = _parent(data, path, where), path.rpartition(".")[2]
+    if isinstance(value, dict) and not is_relative(value) and _is_number(parent[last]):
+        raise SpecError(f"{where}: {path}: found {_show(value)}, expected a number, or {{times: k}} for k times it")
     # A copy: a later path may set something inside it, and the file it came from serves other arms too.
     parent[last] = _times(value, parent[last], f"{where}: {path}") if is_relative(value) else copy.deepcopy(value)
     if last == "kind" and (variant := _model(data, path.split(".")[:-1])):
@@ -201,6 +204,10 @@ def _model(data: Mapping[str, Any], path: Iterable[str]) -> type[BaseModel] | No
     return model if isinstance(model, type) and issubclass(model, BaseModel) else None
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def is_relative(value: Any) -> bool:
     """Whether the value of a patch is relative to what is there: {times: k}."""
     return isinstance(value, dict) and value.keys() == {"times"}
@@ -209,7 +216,7 @@ def is_relative(value: Any) -> bool:
 def _times(value: dict[str, Any], before: Any, where: str) -> int | float:
     """`before` times k, whole where `before` is whole."""
     times = build(Times, value, where).times
-    if isinstance(before, bool) or not isinstance(before, int | float):
+    if not _is_number(before):
         raise SpecError(f"{where}: found {{times: {times:g}}}, but {_show(before)} is no number")
     found = float(f"{before * times:.12g}")
     if isinstance(before, float):
@@ -231,3 +238,13 @@ def parse_override(text: str) -> tuple[str, Any]:
     if not equals or not path.strip():
         raise SpecError(f"--set {text}: expected path=value, for example optimizer.lr=3e-4")
     return path.strip(), parse(value, f"--set {text}")
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, Any]:
+    """What `--set` says, path to value, in the order given; a path said twice is an error."""
+    found: dict[str, Any] = {}
+    for path, value in map(parse_override, texts):
+        if path in found:
+            raise SpecError(f"--set {path}: found twice, {_show(found[path])} and {_show(value)}; expected once")
+        found[path] = value
+    return found

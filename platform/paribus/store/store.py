@@ -48,17 +48,17 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
-def writing(root: Path) -> Iterator[None]:
-    """Turn what a full or read-only disk raises into an error that says so."""
+def writing(root: Path, other: str = "") -> Iterator[None]:
+    """Turn what a full or read-only disk raises into an error that says so; and what `other` says, any other."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             message = "no space left on the disk; free some and start again, nothing is lost"
             raise DiskFull(f"{root}: {message}") from error
-        if error.errno in _READ_ONLY:
-            message = f"cannot be written ({error.strerror}); set PARIBUS_STORE to another folder"
-            raise StoreError(f"{root}: {message}") from error
+        if error.errno in _READ_ONLY or other:
+            what = "cannot be written" if error.errno in _READ_ONLY else other
+            raise StoreError(f"{root}: {what} ({error.strerror}); set PARIBUS_STORE to another folder") from error
         raise
 
 
@@ -102,8 +102,8 @@ class Store:
             )
 
     def prepare(self) -> None:
-        """Make the folders; raises StoreError where the disk is read-only or full."""
-        with writing(self.root):
+        """Make the folders; raises StoreError where that cannot be."""
+        with writing(self.root, "cannot be made"):
             for name in ("stages", "doing", "leases", "runs", "provenance", "logs", "tables"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
             self._identify()

@@ -59,7 +59,8 @@ def tables_for(
         return [table(name, project.paper(project.experiments.get(name), asked_by))]
     if name not in project.tables.paths:
         known = [*project.experiments.paths, *project.tables.paths]
-        raise SpecError(f"no experiment or paper table is called {name!r}" + suggest(name, known))
+        hint = suggest(name, known) or "; `paribus list experiments` and `paribus list tables` show them"
+        raise SpecError(f"no experiment or paper table is called {name!r}{hint}{project.alone}")
     paper, found, without = project.tables.get(name), [], []
     claims: list[Checked] = []  # of those without runs: who asks whether claims hold shall hear of them too
     for experiment in reproducing(project, name):

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from paribus.errors import ParibusError
 from paribus.files import read_cache, write_atomically
 from paribus.jobs.queue import ended
+from paribus.plan.arms import spelled
 from paribus.plan.plan import Plan
 from paribus.project import Project
 from paribus.spec.base import digest
@@ -114,7 +115,7 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool, table: Callable[[], Ta
     marks = {id: Mark(*mark) for id, mark in here["runs"].items()}
     sent = {marks[entry.id].run for entry in entries if entry.id in marks}
     state = digest(json.dumps([wanted.note, [entry.id for entry in entries], sources]))
-    asked = f"{plan.name} {json.dumps(plan.overrides, sort_keys=True, default=str)}"
+    asked = f"{plan.name} {spelled(plan.overrides)}"
     if here["plans"].get(asked) == state and (live or _all_there(uri, sent)):
         return Counts(unchanged=started)
     if not started and not sent:

@@ -1,11 +1,21 @@
 """The command that shows the mirror in a browser. Starting and stopping it is the command line's part."""
 
 import os
+import socket
 import sys
 
 from paribus.errors import ParibusError
 from paribus.store.store import Store
 from paribus.tracking.mirror import ENVIRONMENT, artifact_folder
+
+
+def refuse_port_in_use(host: str, port: int) -> None:
+    """ParibusError where no server can listen at `host`:`port`: MLflow's own says so in its log and exits with 0."""
+    try:
+        socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
+    except OSError as error:
+        reason = (error.strerror or "").partition(" (")[0]
+        raise ParibusError(f"--host {host} --port {port}: cannot be listened at ({reason}); name another") from None
 
 
 def ui_command(store: Store, uri: str, host: str, port: int) -> tuple[list[str], dict[str, str]]:
