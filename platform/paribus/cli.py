@@ -448,12 +448,10 @@ def work(
 def _work(project: "Project", store: "Store", names: list[str], launch: Callable[[Callable[[], None]], None]) -> None:
     """Run workers on the queues by `launch`, showing where they stand and mirroring them to MLflow meanwhile."""
     from paribus import views
-    from paribus.jobs.queue import entries
+    from paribus.jobs.plans import Statuses
     from paribus.tracking.live import Mirroring
 
-    def statuses() -> list[str]:
-        return [entry.status for _, entry in entries(store, names)]
-
+    statuses = Statuses(project, store, names)
     with views.Display(store, statuses) as display, Mirroring(project, store, names):
         launch(display.look)
 
