@@ -474,15 +474,11 @@ def work(
 def _work(project: "Project", store: "Store", names: list[str], launch: Callable[[Callable[[], None]], None]) -> None:
     """Run workers on the queues by `launch`, showing where they stand and mirroring them to MLflow meanwhile."""
     from paribus import views
-    from paribus.jobs.plans import queued
-    from paribus.jobs.queue import entries
+    from paribus.jobs.plans import Statuses
     from paribus.tracking.live import Mirroring
 
-    def statuses() -> list[str]:
-        return [entry.status for _, entry in entries(store, names)]
-
-    plans = queued(project, store, names)
-    with views.Display(store, statuses) as display, Mirroring(project, store, plans):
+    statuses = Statuses(project, store, names)
+    with views.Display(store, statuses) as display, Mirroring(project, store, names):
         launch(display.look)
 
 
@@ -522,7 +518,6 @@ def run(
 ) -> None:
     """Queue, work and print the table, in the foreground.  Example: paribus run masking --seeds 3 --workers 2"""
     from paribus.jobs.cards import slots
-    from paribus.jobs.plans import queued
     from paribus.jobs.pool import drain, tidy
     from paribus.jobs.queue import entries, names
     from paribus.plan.plan import again
@@ -557,8 +552,9 @@ def run(
     else:
         stands = []
         print(f"{found.name}: everything is done, nothing is computed again", file=sys.stderr)
-        tidy(store, [name for name in names(store, None) if name == found.name])
-        with Mirroring(project, store, queued(project, store, [found.name])):
+        there = [name for name in names(store, None) if name == found.name]
+        tidy(store, there)
+        with Mirroring(project, store, there):
             pass
     _print_tables(project, store, experiment, scale, seeds, sets, "text", files=True)
     _fail_on_failures(stands)
@@ -838,7 +834,7 @@ def ui(
 
 @app.command()
 def sync(queues: Queues = None) -> None:
-    """Bring MLflow up to date with the store, or build it anew.  Example: paribus sync masking@tiny"""
+    """Bring MLflow up to date with store and experiments, or build it anew.  Example: paribus sync masking@tiny"""
     from functools import partial
 
     from paribus.jobs.plans import queued
@@ -852,6 +848,7 @@ def sync(queues: Queues = None) -> None:
     for found in queued(project, store, names(store, queues, project.scales), left_out.append):
         counts = bring(found, store, tracking_uri(project), table=partial(table_of, found, project, store))
         did = f"{counts.created} MLflow runs made, {counts.updated} updated, {counts.unchanged} left alone"
+        did += f", {counts.removed} that it no longer asks for removed" if counts.removed else ""
         print(f"{found.name}: {did}")
     if left_out:
         print("\n".join(left_out), file=sys.stderr)

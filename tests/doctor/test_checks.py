@@ -22,6 +22,7 @@ from paribus.doctor import checks
 from paribus.doctor.checks import VARIABLES, Check, examine, judge_clock, judge_devices
 from paribus.jobs.plans import enqueue
 from paribus.jobs.pool import drain
+from paribus.jobs.queue import Queue
 from paribus.plan.plan import plan
 from paribus.project import PACKAGE, Project, Settings, find
 from paribus.spec.run import Runtime
@@ -186,6 +187,18 @@ def test_a_queue_that_does_not_open_fails(found: Found, store: Store, root: Path
     assert found()["queues"] == Check("queues", "ok", "journals: 1 opened, runs: 2 waiting")
     (store.root / "queue" / "masking@debug.journal").write_text("{}\nnothing of Optuna's\n")
     assert found()["queues"].status == "failed" and "masking@debug does not open" in found()["queues"].said
+
+
+def test_what_failed_of_an_older_version_of_an_experiment_is_not_counted(found: Found, store: Store) -> None:
+    file, project = store.root.parent / "experiments/mine.yaml", Project(store.root.parent, Settings())
+    text = "{question: q, expect: e, base: bert-relative, factors: [masking], tasks: [], seeds: 1}"
+    file.parent.mkdir()
+    for version in (text, text.replace("}", ", set: {budget.train_tokens: 20480}}")):
+        file.write_text(version)
+        enqueue(plan(project, "mine", "debug"), store)
+        if claim := Queue(store, "mine@debug").claim():
+            claim.failed("no such thing")
+    assert found()["queues"].said == "journals: 1 opened, runs: 2 waiting"
 
 
 def test_a_database_that_is_not_there_fails_at_once(found: Found, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,8 @@ from rich.console import Console
 
 from paribus.errors import ParibusError
 from paribus.files import write_atomically
-from paribus.jobs import logs
-from paribus.jobs.plans import enqueue
+from paribus.jobs import logs, plans
+from paribus.jobs.plans import Statuses, enqueue
 from paribus.jobs.queue import Queue
 from paribus.jobs.status import gpus, standing
 from paribus.plan.plan import plan
@@ -100,6 +101,23 @@ def test_runs_of_an_older_version_of_the_experiment_are_counted_apart(project: P
     found = standing(newer, store, NAME)
     assert found.older == 2 and {entry.arm for entry in found.runs} == {"15", "30"}
     assert "2 runs of an older version of the experiment are not shown" in shown(newer, store, 200)
+
+
+def test_runs_of_an_older_version_are_counted_while_they_are_worked_at_and_not_once_they_ended(
+    project: Project, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = Queue(store, NAME)
+    claims = {claim.run.arm: claim for _ in range(2) if (claim := queue.claim())}
+    (project.root / "experiments/rates.yaml").write_text(EXPERIMENT.replace('"40"', '"30"'))
+    statuses = Statuses(project, store, [NAME])
+    assert Counter(statuses()) == {"waiting": 2, "running": 2}
+    claims["40"].failed("its rate is too high")
+    claims["15"].failed("the disk was full")
+    with monkeypatch.context() as patch:
+        patch.setattr(plans, "plan", lambda *_: pytest.fail("planned again though the queue holds the same runs"))
+        assert Counter(statuses()) == {"waiting": 2, "failed": 1}
+    enqueue(plan(project, "rates", "debug", results=store), store)
+    assert Counter(statuses()) == {"waiting": 4, "failed": 1}
 
 
 def test_hostile_names_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from paribus.errors import SpecError
+from paribus.files import write_atomically
+from paribus.jobs.runs import remember
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project, find
 from paribus.store.lease import Lease
@@ -25,12 +26,19 @@ def project(tmp_path: Path) -> Project:
 
 def mirroring(project: Project, monkeypatch: pytest.MonkeyPatch, outages: list[str]) -> Mirroring:
     """One whose looks, 10 ms apart, meet these outages."""
-    store = Store(project.store)
-    store.prepare()
+    store = queue(project)
     met = iter(outages)
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(live, "sync", lambda *_: Counts(outage=next(met, outages[-1])))
-    return Mirroring(project, store, [plan(project, "masking", "debug", results=store)])
+    return Mirroring(project, store, ["masking@debug"])
+
+
+def queue(project: Project) -> Store:
+    """The project's store, asked for an experiment."""
+    store = Store(project.store)
+    store.prepare()
+    remember(store, plan(project, "masking", "debug", results=store))
+    return store
 
 
 def test_an_outage_and_its_end_are_said_once_each(
@@ -45,23 +53,35 @@ def test_an_outage_and_its_end_are_said_once_each(
     ]
 
 
-def test_an_experiment_that_is_edited_meanwhile_and_does_not_plan_is_said_and_looked_at_again(
+def test_every_look_is_at_the_experiment_as_it_is_by_then(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    looks = iter([SpecError("mine.yaml: no such key"), None])
+    """What was planned before an edit would come back among what MLflow shows; an edit may not plan at first."""
+    store, file = Store(project.store), project.root / "experiments/mine.yaml"
+    store.prepare()
+    text = "{question: q, expect: e, base: bert-relative, factors: [masking], tasks: [], seeds: 1}"
+    file.parent.mkdir()
+    file.write_text(text)
+    remember(store, plan(project, "mine", "debug", results=store))
+    looks: list[tuple[Plan, bool]] = []
 
-    def again(found: Plan, *_: object) -> Plan:
-        if error := next(looks, None):
-            raise error
-        return found
+    def look(found: Plan, store: Store, uri: str, live: bool, table: object) -> Counts:
+        looks.append((found, table is not None))
+        return Counts()
 
-    monkeypatch.setattr(live, "again", again)
-    with mirroring(project, monkeypatch, [""]):
+    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(live, "sync", look)
+    with Mirroring(project, store, ["mine@debug"]):
         time.sleep(0.3)
-    assert capsys.readouterr().err.splitlines() == [
-        "mlflow: mine.yaml: no such key; the runs go on, and it is asked again",
-        "mlflow: is back, and gets what it missed",
-    ]
+        write_atomically(file, "{no: such key}")
+        time.sleep(0.3)
+        write_atomically(file, text.replace("}", ", set: {budget.train_tokens: 20480}}"))
+        time.sleep(0.3)
+    tokens = [found.baseline.run.budget.train_tokens for found, _ in looks]
+    assert tokens[0] != tokens[-1] == 20480 and tokens == sorted(tokens, reverse=tokens[0] > 20480)
+    assert [whole for _, whole in looks] == [False] * (len(looks) - 1) + [True]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("mlflow: mine@debug is left out: ") and said.endswith("; it is looked at again")
 
 
 def test_a_full_disk_is_said_and_looked_at_again(
@@ -95,8 +115,7 @@ def test_what_is_missing_at_the_end_is_said(
 def test_a_server_that_takes_connections_and_never_answers_delays_the_end_by_little(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store(project.store)
-    store.prepare()
+    store = queue(project)
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(live, "PATIENCE_SECONDS", 0.2)
     with socket.socket() as deaf:
@@ -113,7 +132,7 @@ def test_a_server_that_takes_connections_and_never_answers_delays_the_end_by_lit
             raise AssertionError
 
         monkeypatch.setattr(live, "sync", hang)
-        mirror = Mirroring(project, store, [plan(project, "masking", "debug", results=store)])
+        mirror = Mirroring(project, store, ["masking@debug"])
         with mirror:
             time.sleep(1.3)  # one look has found out
             began = time.monotonic()

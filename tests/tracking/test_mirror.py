@@ -13,7 +13,7 @@ import urllib.request
 import zlib
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from paribus.tables.experiment import experiment_table
 from paribus.tables.render import FORMATS, render
 from paribus.tables.table import Table
 from paribus.tracking import mirror
+from paribus.tracking import publish as publisher
 from paribus.tracking.mirror import content, sync
 from paribus.tracking.publish import publish
 from paribus.tracking.server import ui_command
@@ -83,7 +84,7 @@ def begin(store: Store, stage: Stage, steps: int, scale: float = 1.0) -> Work:
     return work
 
 
-def finish(store: Store, stage: Stage, scale: float = 1.0, outcome: str = "done") -> None:
+def finish(store: Store, stage: Stage, scale: float = 1.0, outcome: str = "done", loss: float = 5.25) -> None:
     """A finished stage with rows in the form the real ones have."""
     work = begin(store, stage, 0)
     if stage.kind == "pretrain":
@@ -95,7 +96,7 @@ def finish(store: Store, stage: Stage, scale: float = 1.0, outcome: str = "done"
                 work.row(metric, SCORES[stage.spec.point.lr] + stage.spec.restart / 8, split=split, n=100)
     else:
         for split in ("test", "validation"):
-            work.row("loss", 5.25, split=split, n=100)
+            work.row("loss", loss, split=split, n=100)
     code: dict[str, Any] = {"paribus": "1.2", "commit": "abc", "dirty": True, "diff": "- old\n+ new\n"}
     code |= {"python": "3.11", "packages": {"torch": "2.13"}}
     work.commit(store.record_provenance(code), outcome)
@@ -508,6 +509,169 @@ def test_what_the_table_says_later_stands_at_a_later_step(store: Store, database
             finish_run(store, run)
         sync(wanted, store, uri, table=partial(experiment_table, wanted, store))
     assert [step for step, *_ in by_name(uri, wanted)["dynamic"]["metrics"]["table/mlm.loss/n"]] == [2, 4]
+
+
+THREE = "{source: x, base: a, levels: {a: {}, b: {objective.rate: 0.2}, c: {objective.rate: 0.4}}}"
+LOSSES = {"a": 4.5, "b": 4.4, "c": 4.2}
+
+
+def edited(root: Path, addition: str = "", seeds: int = 2, **overrides: Any) -> Plan:
+    """The plan of an experiment of three arms after its file was edited so."""
+    for name, text in {
+        "paribus.toml": "",
+        "ablations/three.yaml": THREE,
+        "experiments/t.yaml": "{question: q, expect: e, base: bert-relative, factors: [three], tasks: [], "
+        f"seeds: {seeds}, sesoi: {{nats: 0.02}}, {addition}}}",
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return plan(find(root), "t", "debug", overrides=overrides)
+
+
+def finish_all(store: Store, wanted: Plan) -> None:
+    for run in wanted.runs:
+        for stage in own(run):
+            if not store.has(stage.key):
+                shorter = run.arm.run.budget.train_tokens / 1e6
+                finish(store, stage, loss=LOSSES[run.arm.label] + run.seed / 100 * ord(run.arm.label) / 97 - shorter)
+
+
+def whole(wanted: Plan, store: Store, uri: str) -> mirror.Counts:
+    """As `paribus sync` does it."""
+    return sync(wanted, store, uri, table=partial(experiment_table, wanted, store))
+
+
+def shown(uri: str, wanted: Plan) -> tuple[list[str], dict[str, Any]]:
+    """The arms that the filter of `publish` shows, and what MLflow says of the plan now, by paribus.id."""
+    client = mirror.connect(uri)
+    experiment = [client.get_experiment_by_name(wanted.name).experiment_id]
+    arms = client.search_runs(experiment, publisher._only("arm", wanted))
+    runs = client.search_runs(experiment, f"tags.`paribus.plan` = '{wanted.label}'")
+    ids = {run.info.run_id: run.data.tags["paribus.id"] for run in runs}
+    found = {}
+    for run in runs:
+        metrics = sorted((at.key, at.step, at.timestamp, at.value) for at in run.data.to_proto().metrics)
+        info = run.info.run_name, run.info.status, run.info.start_time, run.info.end_time
+        tags = {key: ids.get(value, value) for key, value in run.data.tags.items()}
+        found[ids[run.info.run_id]] = {"info": info, "tags": tags, "params": run.data.params, "metrics": metrics}
+    assert len(found) == len(runs), "no run is there twice"
+    return sorted(run.info.run_name for run in arms), found
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        [{}, {"addition": "baseline: {three: c}"}, {}],
+        [{}, {"addition": "set: {budget.train_tokens: 20480}"}, {}],
+        [{}, {"addition": "levels: {three: [a, c]}"}, {}],
+        [{}, {"seeds": 1}, {}],
+        [{"addition": "baseline: {three: c}"}, {"addition": "levels: {three: [a, b]}", "seeds": 1}, {}],
+    ],
+    ids=["the baseline", "what is set", "an arm", "seeds", "several things"],
+)
+def test_after_edits_mlflow_holds_what_a_new_database_would(
+    store: Store, database: Callable[[str], str], tmp_path: Path, edits: list[dict[str, Any]]
+) -> None:
+    uri = database("a.db")
+    for number, edit in enumerate(edits):
+        wanted = edited(tmp_path, **edit)
+        sync(wanted, store, uri, live=True)
+        finish_all(store, wanted)
+        sync(wanted, store, uri, live=True)
+        whole(wanted, store, uri)
+        anew = database(f"{number}.db")
+        whole(wanted, store, anew)
+        assert shown(uri, wanted) == shown(anew, wanted)
+        assert shown(uri, wanted)[0] == sorted(arm.label for arm in wanted.arms)
+
+
+def test_an_older_version_leaves_before_the_new_one_has_begun(
+    store: Store, database: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, older = database("a.db"), edited(tmp_path, seeds=1)
+    finish_all(store, older)
+    whole(older, store, uri)
+    wanted = edited(tmp_path, "set: {budget.train_tokens: 20480}", seeds=1)
+    sync(wanted, store, uri, live=True)
+    assert shown(uri, wanted)[0] == ["a", "b", "c"], "a look that makes no table takes nothing away"
+    whole(wanted, store, uri)
+    assert shown(uri, wanted) == ([], {})
+    monkeypatch.setattr(mirror, "connect", lambda uri: pytest.fail("MLflow was asked"))
+    assert whole(wanted, store, uri) == mirror.Counts()
+
+
+def test_a_look_without_a_table_lets_stand_what_the_table_said(
+    store: Store, database: Callable[[str], str], tmp_path: Path
+) -> None:
+    uri, wanted = database("a.db"), edited(tmp_path)
+    finish_all(store, wanted)
+    whole(wanted, store, uri)
+    before = shown(uri, wanted)
+    assert by_name(uri, wanted)["c"]["tags"]["paribus.verdict.mlm.loss"] == "helps"
+    sync(wanted, store, uri, live=True)
+    assert shown(uri, wanted) == before
+
+
+def test_plans_with_overrides_that_change_no_arm_have_arms_of_their_own(
+    store: Store, database: Callable[[str], str], tmp_path: Path
+) -> None:
+    uri, plain = database("a.db"), edited(tmp_path)
+    other = edited(tmp_path, **{"optimizer.lr": plain.baseline.run.optimizer.lr})
+    finish_all(store, plain)
+    for wanted in (plain, other):
+        whole(wanted, store, uri)
+    assert shown(uri, plain)[0] == shown(uri, other)[0] == ["a", "b", "c"]
+    assert whole(plain, store, uri).unchanged == 1 + 3 + 6 + 12
+
+
+def test_a_run_that_was_restored_beside_its_successor_is_removed(
+    store: Store, database: Callable[[str], str], tmp_path: Path
+) -> None:
+    uri, wanted = database("a.db"), edited(tmp_path, seeds=1)
+    client = mirror.connect(uri)
+    finish_all(store, wanted)
+    whole(wanted, store, uri)
+    first = [client.get_experiment_by_name(wanted.name).experiment_id], publisher._only("arm", wanted)
+    restored = client.search_runs(*first)[0].info.run_id
+    client.delete_run(restored)
+    whole(wanted, store, uri)
+    client.restore_run(restored)
+    wanted = edited(tmp_path, "baseline: {three: c}", seeds=1)
+    assert whole(wanted, store, uri).removed == 1
+    assert shown(uri, wanted)[0] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError], ids=["killed", "failed"])
+@pytest.mark.parametrize("call", range(1, 14, 3))
+def test_an_edit_taken_back_after_its_sync_ended_half_way_leaves_nothing_of_it(
+    store: Store,
+    database: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+    call: int,
+) -> None:
+    uri, before = database("a.db"), edited(tmp_path, seeds=1)
+    finish_all(store, before)
+    whole(before, store, uri)
+    was = shown(uri, before)
+    client, left = type(mirror.connect(uri)), iter(range(call))
+
+    def ending(real: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        if error is KeyboardInterrupt:  # who is killed writes nothing any more
+            patch.setattr(mirror, "write_atomically", lambda path, text: None)
+        done = real(*args, **more)
+        if next(left, None) is None:
+            raise error
+        return done
+
+    with monkeypatch.context() as patch:
+        for name in ("create_run", "delete_run", "log_batch"):
+            patch.setattr(client, name, partialmethod(partial(ending, getattr(client, name))))
+        with pytest.raises((KeyboardInterrupt, ParibusError)):
+            whole(edited(tmp_path, "baseline: {three: c}", seeds=1), store, uri)
+    whole(before, store, uri)
+    assert shown(uri, before) == was
 
 
 def test_views_are_published_under_names_of_ours(store: Store, database: Callable[[str], str]) -> None:

@@ -26,8 +26,9 @@ from packaging.requirements import Requirement
 from paribus import nvidia
 from paribus.errors import ParibusError
 from paribus.files import write_atomically
+from paribus.jobs.plans import Statuses
 from paribus.jobs.pool import SKEW_SECONDS
-from paribus.jobs.queue import entries, names
+from paribus.jobs.queue import names
 from paribus.jobs.storage import open_storage
 from paribus.project import PACKAGE, Project
 from paribus.store.lease import server_time
@@ -298,7 +299,7 @@ def _queues(project: Project, store: Store) -> tuple[Status, str]:
     counts: Counter[str] = Counter()
     for name in known:
         try:
-            counts += Counter(entry.status for _, entry in entries(store, [name]))
+            counts += Counter(Statuses(project, store, [name])())
         except ParibusError:
             raise
         except Exception as error:  # Optuna raises whatever its reader stumbles over

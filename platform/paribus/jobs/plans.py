@@ -2,10 +2,10 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from paribus.errors import ParibusError
-from paribus.jobs.queue import Entry, Queue
+from paribus.jobs.queue import OVER, Entry, Queue, entries
 from paribus.jobs.runs import asked, remember
 from paribus.jobs.tuning import write_tuning
 from paribus.plan.plan import Plan, plan
@@ -35,12 +35,33 @@ def enqueue(found: Plan, store: Store, priority: int | None = None, again: bool 
 
 def present(project: Project, store: Store, queue: Queue) -> tuple[list[Entry], int]:
     """Where the runs stand that the experiment asks for as it is now, and how many older ones there are beside."""
-    entries = queue.entries()
+    all_entries = queue.entries()
     problems: list[str] = []
     plans = queued(project, store, [queue.name], problems.append)
     wanted = {run.key for plan in plans for run in [*plan.trials, *plan.runs]}
-    found = [entry for entry in entries if entry.run in wanted or problems]
-    return found, len(entries) - len(found)
+    found = [entry for entry in all_entries if entry.run in wanted or problems]
+    return found, len(all_entries) - len(found)
+
+
+class Statuses:
+    """The status of each run in the queues `names` when called, those of an older version only until they end.
+
+    Planning takes longer than a look, so what is asked for is found out anew once the queues hold other runs.
+    """
+
+    def __init__(self, project: Project, store: Store, names: Sequence[str]) -> None:
+        self._project, self._store, self._names = project, store, names
+        self._known: set[tuple[str, str]] = set()
+        self._wanted: set[tuple[str, str]] = set()
+
+    def __call__(self) -> list[str]:
+        """As it is now."""
+        found = entries(self._store, self._names)
+        if (known := {(name, entry.run) for name, entry in found}) != self._known:
+            here = {name: present(self._project, self._store, Queue(self._store, name))[0] for name in self._names}
+            self._wanted = {(name, entry.run) for name, those in here.items() for entry in those}
+            self._known = known
+        return [e.status for name, e in found if (name, e.run) in self._wanted or e.status not in OVER]
 
 
 def retry(project: Project, store: Store, name: str) -> tuple[int, list[str]]:
@@ -49,9 +70,9 @@ def retry(project: Project, store: Store, name: str) -> tuple[int, list[str]]:
     Runs that only an older version of the experiment asks for would fail as they did: its correction made others.
     """
     queue = Queue(store, name)
-    entries, older = present(project, store, queue)
-    asked = {entry.run for entry in entries}
-    failed = Counter(entry.reason for entry in entries if entry.status == "failed")
+    found, older = present(project, store, queue)
+    asked = {entry.run for entry in found}
+    failed = Counter(entry.reason for entry in found if entry.status == "failed")
     count = queue.retry(asked)
     told = [f"{number} failed: {reason}" for reason, number in failed.most_common()]
     if failed:

@@ -83,9 +83,8 @@ def _router() -> APIRouter:
     def run(key: str) -> Response:
         found = _in_mlflow(key)
         if found is None:
-            return HTMLResponse(
-                f"<h1>Not in MLflow yet</h1><p>{escape(key)}: <code>paribus sync</code> mirrors it.</p>", 404, _HEADERS
-            )
+            told = f"{escape(key)}: <code>paribus sync</code> mirrors what experiments ask for now."
+            return HTMLResponse(f"<h1>Not in MLflow</h1><p>{told}</p>", 404, _HEADERS)
         experiment, id = found
         return RedirectResponse(f"/#/experiments/{quote(experiment)}/runs/{quote(id)}")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from paribus.errors import ParibusError
-from paribus.plan.plan import Plan, again
+from paribus.jobs.plans import queued
 from paribus.project import Project
 from paribus.store.store import MIRROR, Store
 from paribus.tracking.mirror import sync, table_of, tracking_uri
@@ -19,14 +19,17 @@ PATIENCE_SECONDS = 5.0
 class Mirroring:
     """Keeps MLflow up to date from a thread of this process while workers run; the last look is at the end.
 
+    Each look is at what the queues `names` ask for by then, as `paribus sync` sees it: a process that went on with what
+    it planned before an experiment was edited would bring the older version back.
+
     A server that is down or slow delays nobody: what it misses is in the store, and the next look catches up. That it
     went, and that it is back, is said once each.
     """
 
-    def __init__(self, project: Project, store: Store, plans: Sequence[Plan]) -> None:
-        self._project, self._store, self._plans = project, store, plans
+    def __init__(self, project: Project, store: Store, names: Sequence[str]) -> None:
+        self._project, self._store, self._names = project, store, names
         self._stop = threading.Event()
-        self._outage = ""
+        self._outage, self._left_out = "", set[str]()
         self._thread = threading.Thread(target=self._run, daemon=True, name="mirror")
 
     def __enter__(self) -> None:
@@ -54,18 +57,22 @@ class Mirroring:
                     self._say(self._outage_now(last))
                 finally:
                     lease.release()
-        except (ParibusError, OSError) as error:  # the disk is full; an experiment that was edited does not plan now
+        except (ParibusError, OSError) as error:  # the disk is full, a file is damaged
             self._say(str(error))
 
     def _outage_now(self, last: bool) -> str:
         """Send what is new of every plan; why that could not be, or nothing."""
-        for plan in self._plans:
-            found = again(plan, self._project, self._store)
+        for found in queued(self._project, self._store, self._names, self._leave_out):
             table = partial(table_of, found, self._project, self._store)
             did = sync(found, self._store, tracking_uri(self._project), True, table if last else None)
             if did.outage:
                 return did.outage
         return ""
+
+    def _leave_out(self, problem: str) -> None:
+        if problem not in self._left_out:
+            print(f"mlflow: {problem}; it is looked at again", file=sys.stderr)
+            self._left_out.add(problem)
 
     def _say(self, outage: str) -> None:
         if outage and not self._outage:

@@ -3,7 +3,8 @@
     mirror.json   {uri: {"plans": {name: state}, "runs": {id: mark}}}: what was already sent
 
 The marks save time and nothing else: they name MLflow's own run ids, so those of another database do not count, and an
-unmarked run is compared and sent again. An MLflow experiment mirrors one store.
+unmarked run is compared and sent again. An MLflow experiment mirrors one store. Where the table is sent, at the end of
+a command, what the experiment does not ask for any more is deleted: MLflow then holds what a new database would.
 """
 
 import json
@@ -33,6 +34,9 @@ from paribus.tracking.wanted import Content, Entry, Point, Wanted
 STATUS = {"done": "FINISHED", "diverged": "FAILED", "pruned": "FINISHED", "running": "RUNNING", "missing": "SCHEDULED"}
 """MLflow's word for each outcome; what is missing waits for a worker, interrupted or not."""
 
+TABLE, VERDICT = "table/", "paribus.verdict."
+"""How the metrics and tags begin that a table gives an arm (`paribus.tables.summary`)."""
+
 PAGE = 1000
 """Runs a request when looking up what MLflow has."""
 
@@ -54,6 +58,8 @@ class Counts:
     created: int = 0
     updated: int = 0
     unchanged: int = 0
+    removed: int = 0
+    """Of an older version of the experiment, for one; MLflow keeps them among its deleted runs."""
     outage: str = ""
     """Why a live sync could not be done, in one line; the next one catches up."""
 
@@ -63,8 +69,14 @@ class Mark(NamedTuple):
 
     run: str
     source: str
+    """That of the entry, a space, and its parent's MLflow run."""
     points: int
     prefix: str
+
+    @property
+    def of(self) -> str:
+        """The source of the entry alone."""
+        return self.source.partition(" ")[0]
 
 
 def tracking_uri(project: Project) -> str:
@@ -86,6 +98,8 @@ def artifact_folder(store: Store) -> Path:
 
 def sync(plan: Plan, store: Store, uri: str, live: bool = False, table: Callable[[], Table] | None = None) -> Counts:
     """Bring MLflow at `uri` up to date with what the store has of `plan`; `table` makes its table, sent along.
+
+    With `table`, what no longer belongs to the plan is deleted from MLflow.
 
     What stands in the way (MLflow that is away, a stage or a table that cannot be read) raises ParibusError; with
     `live` it is told in `Counts.outage` instead, so that the work goes on.
@@ -114,16 +128,21 @@ def _sync(plan: Plan, store: Store, uri: str, live: bool, table: Callable[[], Ta
     here = all_marks.setdefault(public(uri), {"plans": {}, "runs": {}})
     marks = {id: Mark(*mark) for id, mark in here["runs"].items()}
     sent = {marks[entry.id].run for entry in entries if entry.id in marks}
-    state = digest(json.dumps([wanted.note, [entry.id for entry in entries], sources]))
+    state = digest(json.dumps([wanted.note, [entry.id for entry in entries], sources, table is not None]))
     asked = f"{plan.name} {spelled(plan.overrides)}"
     if here["plans"].get(asked) == state and (live or _all_there(uri, sent)):
         return Counts(unchanged=started)
-    if not started and not sent:
+    if not started and asked not in here["plans"]:
         return Counts()
+    # Whatever ends this half-way: what is about to change counts as unknown until all is sent.
+    here["plans"][asked] = ""
+    changing = {e.id for e, source in zip(entries, sources, strict=True) if e.id in marks and marks[e.id].of != source}
+    here["runs"] = {id: mark for id, mark in marks.items() if id not in changing}
+    write_atomically(path, json.dumps(all_marks))
     try:
         mirror = _Mirror(uri, plan, artifact_folder(store), marks)
         mirror.client.set_experiment_tag(mirror.experiment, "mlflow.note.content", wanted.note)
-        counts = mirror.update(entries, sources)
+        counts = mirror.update(entries, sources, whole=table is not None)
         here["plans"][asked] = state
         return counts
     except ParibusError:
@@ -196,11 +215,29 @@ def _follows(content: Content, mark: Mark) -> bool:
     return catching_up or _digest(content.points[: mark.points]) == mark.prefix
 
 
+def _says_otherwise(run: Any, content: Content) -> bool:
+    """Whether a table made `run` say what a later one (at a later step) would not replace."""
+    if content.summary is None:
+        return False
+    now = {_name(point.key): (point.step, point.timestamp, point.value) for point in content.summary}
+    said = {metric.key: (metric.step, metric.timestamp, metric.value) for metric in run.data.to_proto().metrics}
+    return any(
+        key not in now or (at[0] >= now[key][0] and at != now[key]) for key, at in said.items() if key.startswith(TABLE)
+    )
+
+
+def _outdated(run: Any, content: Content, tags: dict[str, str]) -> list[str]:
+    """The tags of `run` that are ours and not among `tags`; a verdict stands where no table was made."""
+    kept = {"paribus.id", *map(_name, tags)}
+    ours = [key for key in run.data.tags if key.startswith("paribus.") and key not in kept]
+    return [key for key in ours if content.summary is not None or not key.startswith(VERDICT)]
+
+
 class _Mirror:
     """One MLflow experiment while it is brought up to date; `marks` changes along."""
 
     def __init__(self, uri: str, plan: Plan, artifacts: Path, marks: dict[str, Mark]) -> None:
-        self.client, self.marks = connect(uri), marks
+        self.client, self.marks, self.label = connect(uri), marks, plan.label
         experiment = self.client.get_experiment_by_name(plan.name)
         if experiment is None:
             # A server keeps artifacts where it likes; without one they lie beside the store.
@@ -210,11 +247,15 @@ class _Mirror:
             self.experiment = experiment.experiment_id
             if experiment.lifecycle_stage == "deleted":
                 self.client.restore_experiment(self.experiment)
-        self.found = {run.data.tags.get("paribus.id"): run for run in _runs(self.client, self.experiment)}
+        self.runs = [run for run in _runs(self.client, self.experiment) if "paribus.id" in run.data.tags]
+        self.found = {run.data.tags["paribus.id"]: run for run in self.runs}
 
-    def update(self, entries: Sequence[Entry], sources: Sequence[str | None]) -> Counts:
-        """Send what is new of `entries`, whose `sources` are in the same order."""
+    def update(self, entries: Sequence[Entry], sources: Sequence[str | None], whole: bool) -> Counts:
+        """Send what is new of `entries`, whose `sources` are in the same order; if `whole`, they are all there is."""
         counts = Counts()
+        if whole:
+            started = {entry.id for entry, source in zip(entries, sources, strict=True) if source is not None}
+            counts.removed = self._keep_only(started)
         for entry, source in zip(entries, sources, strict=True):
             run, mark = self.found.get(entry.id), self.marks.get(entry.id)
             if run is None or (mark and mark.run != run.info.run_id):
@@ -222,19 +263,36 @@ class _Mirror:
             if source is None:
                 if mark:  # given up before it left a checkpoint, or set aside as corrupt
                     self.client.delete_run(mark.run)
-                    del self.marks[entry.id]
+                    counts.removed += 1
+                self.marks.pop(entry.id, None)
                 continue
             parent = self.marks[entry.parent].run if entry.parent else ""
             source = f"{source} {parent}"
             if mark and mark.source == source:
                 counts.unchanged += 1
                 continue
+            self.marks.pop(entry.id, None)  # if sending fails half-way, it is at neither
             self.marks[entry.id] = self._bring(entry, source, parent, run, mark)
             if run and self.marks[entry.id].run == run.info.run_id:
                 counts.updated += 1
             else:
                 counts.created += 1
         return counts
+
+    def _keep_only(self, ids: set[str]) -> int:
+        """Delete all else that was sent of the plan, and doubles (a deleted run that was restored); how many."""
+        gone = [
+            (id, run)
+            for run in self.runs
+            if run.data.tags.get("paribus.plan") == self.label
+            and ((id := run.data.tags["paribus.id"]) not in ids or run is not self.found[id])
+        ]
+        for id, run in gone:
+            self.client.delete_run(run.info.run_id)
+            if run is self.found[id]:
+                del self.found[id]
+                self.marks.pop(id, None)
+        return len(gone)
 
     def _bring(self, entry: Entry, source: str, parent: str, run: Any, mark: Mark | None) -> Mark:
         """Send `entry` to its MLflow run, made anew where there is none or where it cannot be mended."""
@@ -245,10 +303,13 @@ class _Mirror:
             self.client.delete_run(run.info.run_id)
             run = mark = None
         if run is None:
-            run = self.client.create_run(self.experiment, content.start, {"paribus.id": entry.id}, entry.name)
+            named = {"paribus.id": entry.id, "paribus.plan": self.label}
+            run = self.client.create_run(self.experiment, content.start, named, entry.name)
         tags = content.tags | {"paribus.outcome": content.outcome}
         if parent:
             tags["mlflow.parentRunId"] = parent
+        for key in _outdated(run, content, tags):
+            self.client.delete_tag(run.info.run_id, key)
         self._send(run.info.run_id, content, tags, content.points[mark.points if mark else 0 :])
         now = Mark(run.info.run_id, source, len(content.points), _digest(content.points))
         return now._replace(points=mark.points, prefix=mark.prefix) if mark and mark.points > now.points else now
@@ -257,11 +318,13 @@ class _Mirror:
         """Whether `run` holds what MLflow cannot take back: a start, an end, or (found by `compare`) other points."""
         if run.info.start_time != content.start or (run.info.end_time and content.end is None):
             return True
+        if _says_otherwise(run, content):
+            return True
         known = {(_name(point.key), *point[1:]) for point in content.points}
         return compare and any(
             (metric.key, metric.value, metric.step, metric.timestamp) not in known
             for key in run.data.metrics
-            if not key.startswith("table/")  # a summary, which may have said something else before
+            if not key.startswith(TABLE)  # a summary, which may have said something else before
             for metric in self.client.get_metric_history(run.info.run_id, key)
         )
 
@@ -272,7 +335,7 @@ class _Mirror:
             run_id,
             metrics=[
                 Metric(_name(point.key), point.value, point.timestamp, point.step)
-                for point in (*points, *content.summary)
+                for point in (*points, *(content.summary or ()))
             ],
             params=[Param(_name(key), value[:6000]) for key, value in content.params.items()],
             tags=[RunTag(_name(key), value[:8000]) for key, value in tags.items()],

@@ -58,8 +58,8 @@ class Content:
     points: list[Point]
     artifacts: dict[str, str]
     """File name to text."""
-    summary: Sequence[Point] = ()
-    """What a table says now. Later it may say something else, at a later step."""
+    summary: Sequence[Point] | None = ()
+    """What a table says now, later perhaps something else, at a later step; None, without one: what was said stands."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Wanted:
         whole = ExperimentEntry(self)
         found = []
         for arm, planned in [*trials, *arms]:
-            id = digest(f"{self.plan.name}|{arm.label}|{canonical(arm.run)}")
+            id = digest(f"{self.plan.label}|{arm.label}|{canonical(arm.run)}")
             tags = self._tags(arm)
             runs = [RunEntry(self, id, tags, run) for run in planned]
             found.append(ArmEntry(self, whole.id, id, tags, arm, runs))
@@ -250,12 +250,12 @@ class ArmEntry:
         """What `read` depends on; None until a run is started."""
         started = [run.source or "" for run in self.runs]
         said = json.dumps(self._said()) if any(started) else ""
-        return digest(" ".join([*started, said])) if any(started) else None
+        return digest(json.dumps([*started, said, self._tags])) if any(started) else None
 
     def read(self) -> Content:
         """What MLflow should hold."""
         facts = self.facts
-        measured, verdicts = self._said()
+        measured, verdicts = self._said() or ({}, {})
         ends = [entry.summary.end for arm in self._wanted.arms for entry in arm.runs if entry.source]
         over = [end for end in ends if end is not None]
         return Content(
@@ -267,13 +267,15 @@ class ArmEntry:
             points=[],
             artifacts={},
             # The more runs have ended, the later the step: MLflow shows the last one.
-            summary=[Point(key, value, len(over), max(over)) for key, value in measured.items()] if over else (),
+            summary=[Point(key, value, len(over), max(over)) for key, value in measured.items() if over]
+            if self._wanted.table
+            else None,
         )
 
-    def _said(self) -> tuple[dict[str, float], dict[str, str]]:
-        """What the table says: metrics by name, and tags."""
+    def _said(self) -> tuple[dict[str, float], dict[str, str]] | None:
+        """What the table says: metrics by name, and tags; None without one."""
         table = self._wanted.table
-        return summary(table, self._arm.label) if table else ({}, {})
+        return summary(table, self._arm.label) if table else None
 
 
 class RunEntry:
