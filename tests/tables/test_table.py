@@ -330,9 +330,9 @@ def test_results_say_first_that_they_do_not_compare_with_what_is_published_and_o
 def test_a_papers_table_without_the_tasks_data_stands_alone_and_says_what_lacks(project: Project, store: Store) -> None:
     (table,) = tables_for(project, store, "deberta-base", "debug")
     assert table.name == "deberta-base" and len(table.rows) == 3
-    assert table.notes[0].startswith("There are no runs of results-glue here: task cola: ")
-    assert table.notes[1].startswith("There are no runs of results-squad here: task squad: ")
-    with pytest.raises(DataError, match="task squad: .* has no train-v1.1.json"):
+    assert table.notes[0].startswith("There are no runs of results-glue here: task cola (")
+    assert table.notes[1].startswith("There are no runs of results-squad here: task squad (")
+    with pytest.raises(DataError, match="results-squad.yaml: tasks .*: task squad .* has no train-v1.1.json"):
         tables_for(project, store, "results-squad", "debug")
 
 

@@ -67,7 +67,8 @@ def tables_for(
         try:
             made = table(experiment, paper)
         except DataError as error:  # the data of a paper's tasks are the user's: without them the paper's own is shown
-            without.append(f"There are no runs of {experiment} here: {error}")
+            # The cause: what is missing, without who asked for it, which is the experiment that the note names.
+            without.append(f"There are no runs of {experiment} here: {error.__cause__ or error}")
         else:
             if any(row.arm for row in made.rows):
                 found.append(made)
