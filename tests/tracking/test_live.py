@@ -3,6 +3,7 @@
 import errno
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,19 @@ def project(tmp_path: Path) -> Project:
     return find(tmp_path)
 
 
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition, for a machine may have other work."""
+    last = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < last
+        time.sleep(0.01)
+
+
 def mirroring(project: Project, monkeypatch: pytest.MonkeyPatch, outages: list[str]) -> Mirroring:
-    """One whose looks, 10 ms apart, meet these outages."""
+    """One whose looks, 10 ms apart, meet these outages, the last one until its end; each leaves the list."""
     store = queue(project)
-    met = iter(outages)
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(live, "sync", lambda *_: Counts(outage=next(met, outages[-1])))
+    monkeypatch.setattr(live, "sync", lambda *_: Counts(outage=outages.pop(0) if outages[1:] else outages[0]))
     return Mirroring(project, store, ["masking@debug"])
 
 
@@ -44,8 +52,9 @@ def queue(project: Project) -> Store:
 def test_an_outage_and_its_end_are_said_once_each(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with mirroring(project, monkeypatch, ["", "it is down", "it is down", "it is still down", "", ""]):
-        time.sleep(0.3)
+    outages = ["", "it is down", "it is down", "it is still down", "", ""]
+    with mirroring(project, monkeypatch, outages):
+        until(lambda: len(outages) == 1)
     said = capsys.readouterr().err.splitlines()
     assert said == [
         "mlflow: it is down; the runs go on, and it is asked again",
@@ -71,12 +80,14 @@ def test_every_look_is_at_the_experiment_as_it_is_by_then(
 
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(live, "sync", look)
-    with Mirroring(project, store, ["mine@debug"]):
-        time.sleep(0.3)
+    mirror = Mirroring(project, store, ["mine@debug"])
+    with mirror:
+        until(lambda: looks)
         write_atomically(file, "{no: such key}")
-        time.sleep(0.3)
+        until(lambda: mirror._left_out)
+        before = len(looks)
         write_atomically(file, text.replace("}", ", set: {budget.train_tokens: 20480}}"))
-        time.sleep(0.3)
+        until(lambda: len(looks) > before)
     tokens = [found.baseline.run.budget.train_tokens for found, _ in looks]
     assert tokens[0] != tokens[-1] == 20480 and tokens == sorted(tokens, reverse=tokens[0] > 20480)
     assert [whole for _, whole in looks] == [False] * (len(looks) - 1) + [True]
@@ -88,7 +99,8 @@ def test_a_full_disk_is_said_and_looked_at_again(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The thread goes on: what raises in it would be a traceback, and nothing more sent."""
-    mirror, acquire = mirroring(project, monkeypatch, [""]), Lease.acquire
+    outages = ["", ""]
+    mirror, acquire = mirroring(project, monkeypatch, outages), Lease.acquire
     looks = iter([OSError(errno.ENOSPC, "No space left on device"), OSError(errno.ESTALE, "Stale file handle"), None])
 
     def acquire_or_fail(lease: Lease) -> bool:
@@ -98,7 +110,7 @@ def test_a_full_disk_is_said_and_looked_at_again(
 
     monkeypatch.setattr(Lease, "acquire", acquire_or_fail)
     with mirror:
-        time.sleep(0.3)
+        until(lambda: len(outages) == 1)
     full, back = capsys.readouterr().err.splitlines()
     assert full.startswith(f"mlflow: {project.store}: no space left on the disk")
     assert back == "mlflow: is back, and gets what it missed"
@@ -107,8 +119,9 @@ def test_a_full_disk_is_said_and_looked_at_again(
 def test_what_is_missing_at_the_end_is_said(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with mirroring(project, monkeypatch, ["it is down"]):
-        time.sleep(0.1)
+    outages = ["it is down", "it is down"]
+    with mirroring(project, monkeypatch, outages):
+        until(lambda: len(outages) == 1)
     assert "mlflow lacks what came last; `paribus sync` brings it up to date" in capsys.readouterr().err
 
 
@@ -134,6 +147,6 @@ def test_a_server_that_takes_connections_and_never_answers_delays_the_end_by_lit
         monkeypatch.setattr(live, "sync", hang)
         mirror = Mirroring(project, store, ["masking@debug"])
         with mirror:
-            time.sleep(1.3)  # one look has found out
+            until(lambda: mirror._outage)  # one look has found out
             began = time.monotonic()
         assert time.monotonic() - began < 0.9

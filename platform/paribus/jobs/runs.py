@@ -136,7 +136,7 @@ def asked(store: Store, queue: str) -> list[dict[str, Any]]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return [{key: told[key] for key in ("seeds", "overrides", "exclusive")} for told in found]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     except (ValueError, TypeError, KeyError) as error:
         raise StoreError(f"{path}: damaged ({error}); remove it and queue the experiment again") from error
