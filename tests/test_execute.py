@@ -6,6 +6,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from safetensors.torch import load_file
@@ -176,6 +177,8 @@ def test_a_stage_that_began_after_the_code_was_edited_says_so(
     before = store.provenance(context.provenance())["code"]
     monkeypatch.setattr(execute, "program", lambda project: "paribus 1 (code edited)")
     assert store.provenance(context.provenance())["code"] == f"{before}, edited meanwhile to paribus 1 (code edited)"
+    monkeypatch.setattr(execute, "program", Mock(side_effect=FileNotFoundError))  # a checkout is at it
+    assert store.provenance(context.provenance())["code"] == f"{before}, edited meanwhile to something else"
 
 
 def test_the_program_is_another_one_when_the_users_variants_are_edited(project: Project) -> None:

@@ -121,16 +121,16 @@ Queues = Annotated[list[str] | None, typer.Argument(help="experiment or experime
 
 def _version(asked: bool) -> None:
     if asked:
-        from paribus.execute import program
+        from paribus import __version__
 
-        print(program(_project()))
+        print(f"paribus {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", help="Version and code of this program.", is_eager=True, callback=_version)
+        bool, typer.Option("--version", help="The version of this program.", is_eager=True, callback=_version)
     ] = False,
 ) -> None:
     """Ablations of Transformer-encoder pretraining, all else equal."""
@@ -474,9 +474,12 @@ def work(
 def _work(project: "Project", store: "Store", names: list[str], launch: Callable[[Callable[[], None]], None]) -> None:
     """Run workers on the queues by `launch`, showing where they stand and mirroring them to MLflow meanwhile."""
     from paribus import views
-    from paribus.jobs.plans import Statuses
+    from paribus.jobs.plans import Statuses, queued
+    from paribus.store.declared import declare
     from paribus.tracking.live import Mirroring
 
+    for found in queued(project, store, names, lambda problem: None):  # which Mirroring tells
+        declare(store, found)
     statuses = Statuses(project, store, names)
     with views.Display(store, statuses) as display, Mirroring(project, store, names):
         launch(display.look)

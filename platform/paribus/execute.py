@@ -67,7 +67,11 @@ class Context:
     def provenance(self) -> str:
         """The digest of commit, diff and versions, recorded once in the store. To be asked when a stage begins: what
         was imported before is not what is on the disk now, where that was edited meanwhile."""
-        started, now = environment(self.project), program(self.project)
+        started = environment(self.project)
+        try:
+            now = program(self.project)
+        except OSError:  # in the middle of a checkout
+            now = "something else"
         if now != started["code"]:
             started = {**started, "code": f"{started['code']}, edited meanwhile to {now}"}
         return self.store.record_provenance(started)
@@ -455,7 +459,9 @@ def program(project: Project) -> str:
     files = sorted(PACKAGE.rglob("*.py"))
     if project.settings.variants and (variants := project.root / project.settings.variants).is_file():
         files.append(variants)
-    return _program(tuple((file, (told := file.stat()).st_ctime_ns, told.st_size) for file in files))
+    # An editor's lock is a link to nowhere.
+    there = [(file, file.stat()) for file in files if file.exists()]
+    return _program(tuple((file, told.st_ctime_ns, told.st_size) for file, told in there))
 
 
 @lru_cache(2)  # it is asked at each stage

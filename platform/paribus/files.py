@@ -49,8 +49,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def read_cache(path: Path) -> dict[str, Any]:
     """What a JSON file remembers; nothing where it is missing or torn, which costs time and nothing else."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-        return found
+        found = json.loads(path.read_text())
+        return found if isinstance(found, dict) else {}
     except (OSError, ValueError):
         return {}
 

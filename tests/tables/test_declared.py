@@ -10,7 +10,7 @@ from paribus.jobs.plans import enqueue
 from paribus.jobs.runs import plan_asked
 from paribus.plan.plan import Plan, plan
 from paribus.project import Project
-from paribus.store.declared import changed
+from paribus.store.declared import changed, declare
 from paribus.store.store import Store
 from paribus.tables.experiment import experiment_table
 
@@ -43,7 +43,7 @@ def test_what_is_edited_after_the_first_result_is_said_before_the_table(
     assert changed(store, planned) == [] and experiment_table(planned, store).warnings == ()
     other = edited(planned, sesoi={"nats": 0.1}, tasks=("grammar",))
     enqueue(other, store)  # queued again it stays said
-    told = "Edited after the first result was there: tasks (before: grammar; casing); sesoi (before: none)."
+    told = "Edited after its runs had begun: tasks (before: grammar; casing); sesoi (before: none)."
     assert told in experiment_table(other, store).warnings
 
 
@@ -67,5 +67,31 @@ def test_a_table_has_as_many_seeds_as_were_asked_for(project: Project, store: St
 def test_what_was_never_queued_here_is_not_known_to_be_edited(project: Project, store: Store, fill: Fill) -> None:
     found = plan(project, "plain", "mini")
     fill(store, found)
-    enqueue(found, store)
     assert changed(store, edited(found, expect="else")) == []
+    enqueue(found, store)  # its results may be those of an experiment that shares its runs
+    assert changed(store, edited(found, expect="else")) == ["expect (before: flat)"]
+
+
+def test_a_result_of_the_baseline_alone_is_none_of_the_experiment(planned: Plan, store: Store, fill: Fill) -> None:
+    other = {run.stage("evaluate").key for run in planned.runs if not run.arm.baseline}
+    fill(store, planned, missing=other)
+    declare(store, edited(planned, expect="much"))
+    assert changed(store, edited(planned, expect="much")) == []
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '{"masks@mini": 3}', "{"])
+def test_a_damaged_file_of_declarations_costs_nothing_else(planned: Plan, store: Store, text: str) -> None:
+    (path,) = (store.root / "runs").glob("*/declared.json")
+    path.write_text(text)
+    assert changed(store, planned) == []
+    declare(store, planned)
+    assert changed(store, edited(planned, expect="else")) == ["expect (before: no measurable difference)"]
+
+
+@pytest.mark.parametrize("text", ["[", '[{"seeds": "x", "overrides": {}, "exclusive": false}]', "[3]"])
+def test_a_damaged_file_of_what_was_asked_leaves_the_seeds_of_the_experiment(
+    planned: Plan, project: Project, store: Store, text: str
+) -> None:
+    (path,) = (store.root / "runs").glob("*/asked.json")
+    path.write_text(text)
+    assert plan_asked(project, store, "masks", "mini", None, {}).seeds == 3

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from paribus.errors import DataError, SpecError
+from paribus.jobs.runs import remember
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage
 from paribus.project import Project, find
@@ -797,9 +798,30 @@ def test_runs_of_an_older_version_are_counted_and_not_shown(planned: Plan, store
     assert experiment_table(planned, store, finished=finished).warnings == (
         "2 finished runs of masks@mini in the store, of an older version of this experiment or with other settings, "
         "are not shown.",
-        "Seeds up to 7 are finished, too, and not shown (asked: 3 seeds): whoever chooses their number by the result "
-        "chooses the result.",
     )
+
+
+def test_seeds_that_were_asked_for_and_are_finished_are_missed_where_fewer_are_shown(
+    planned: Plan, project: Project, store: Store, fill: Fill
+) -> None:
+    more = plan(project, "masks", "mini", seeds=5)
+    remember(store, more)
+    fill(store, planned)
+    finished = {run.key: run.seed for run in more.runs} | {"run-of-other-settings": 7}
+    told = "Seeds up to 4 are finished, too, and not shown (asked: 3 seeds): whoever chooses their number by the result"
+    (warning,) = experiment_table(planned, store, finished=finished).warnings
+    assert warning.startswith(told)
+    fill(store, more)
+    assert experiment_table(more, store, finished=finished).warnings == ()
+
+
+def test_a_seed_whose_fine_tunings_have_not_all_ended_is_not_lost_yet(
+    planned: Plan, store: Store, fill: Fill, measure: Measure
+) -> None:
+    tunings = [stage for stage in run_of(planned, "dynamic", 1).stages if stage.kind == "finetune"]
+    lost, *waiting = (stage.key for stage in tunings if stage.spec.task.name == "grammar")
+    fill(store, planned, lambda r, s: [] if s.key == lost else measure(r, s), missing=waiting, diverged=[lost])
+    assert "diverged" not in cell(experiment_table(planned, store), "dynamic", "grammar.mcc").verdict.told
 
 
 def test_a_claim_is_about_as_many_seeds_as_the_experiment_asks_for(

@@ -8,6 +8,7 @@ A folder a queue, since experiments that share a run call its arm and its tasks 
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,10 @@ def asked(store: Store, queue: str) -> list[dict[str, Any]]:
     path = store.root / "runs" / file_name(queue) / ASKED
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return [{key: told[key] for key in ("seeds", "overrides", "exclusive")} for told in found]
+        told = [{key: each[key] for key in ("seeds", "overrides", "exclusive")} for each in found]
+        if not all(isinstance(each["seeds"], int) and isinstance(each["overrides"], dict) for each in told):
+            raise TypeError("seeds or overrides are none")
+        return told
     except (FileNotFoundError, NotADirectoryError):
         return []
     except (ValueError, TypeError, KeyError) as error:
@@ -146,9 +150,15 @@ def plan_asked(
     project: Project, store: Store, name: str, scale: str, seeds: int | None, overrides: Mapping[str, Any]
 ) -> Plan:
     """The plan of what was queued of an experiment: unless `seeds` says how many, as many as were ever asked for."""
-    told = asked(store, f"{name}@{scale}") if seeds is None else []
-    counts = [each["seeds"] for each in told if spelled(each["overrides"]) == spelled(overrides)]
-    return plan(project, name, scale, seeds or max(counts, default=None), overrides, store)
+    return plan(project, name, scale, seeds or seeds_asked(store, f"{name}@{scale}", overrides), overrides, store)
+
+
+def seeds_asked(store: Store, queue: str, overrides: Mapping[str, Any]) -> int | None:
+    """The most seeds that were ever asked for with such overrides; None where that is not known."""
+    with suppress(StoreError):  # a damaged file is told to who queues
+        told = asked(store, queue)
+        return max((each["seeds"] for each in told if spelled(each["overrides"]) == spelled(overrides)), default=None)
+    return None
 
 
 def exclusive_queue(store: Store, queue: str) -> bool:

@@ -14,37 +14,37 @@ DECLARED = "declared.json"
 
 
 def declare(store: Store, plan: Plan) -> None:
-    """Keep what `plan` declares, unless there are results of it already."""
-    done = store.keys()
-    if any(run.stage("evaluate").key in done for run in plan.runs):
-        return
+    """Keep what `plan` declares until an arm of it has a result: when it is queued, and when workers begin."""
     path = store.root / "runs" / file_name(plan.name) / DECLARED
-    known, now = read_cache(path), _of(plan)
-    if known.get(plan.label) != now:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(store.root):
-            write_atomically(path, json.dumps({**known, plan.label: now}, indent=1))
+    known, now, done = read_cache(path), _of(plan), store.keys()
+    before = known.get(plan.label)
+    if before == now or before and any(not r.arm.baseline and r.stage("evaluate").key in done for r in plan.runs):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(store.root):
+        write_atomically(path, json.dumps({**known, plan.label: now}, indent=1))
 
 
 def changed(store: Store, plan: Plan) -> list[str]:
     """What `plan` declares otherwise than before its first result, each with what it was; nothing where that is not
     known."""
-    known = read_cache(store.root / "runs" / file_name(plan.name) / DECLARED).get(plan.label)
-    if known is None:
+    before = read_cache(store.root / "runs" / file_name(plan.name) / DECLARED).get(plan.label)
+    if not isinstance(before, dict):
         return []
     now, said = _of(plan), []
-    for name, before in known.items():
+    for name in dict.fromkeys([*before, *now]):
         if name == "arms":
-            if gone := [label for label in before if label not in now[name]]:
+            if gone := [label for label in before[name] if label not in now[name]]:
                 said.append(f"arms (left out since: {', '.join(gone)})")
-        elif before != now.get(name):
-            said.append(f"{name} (before: {_text(before)})")
+        elif before.get(name) != now.get(name):
+            said.append(f"{name} (before: {_text(before.get(name))})")
     return said
 
 
 def _of(plan: Plan) -> dict[str, Any]:
+    """Without what is as by default, so that a field that comes with a later version is no edit."""
     names = {"expect", "sesoi", "claims", "tasks", "baseline", "average", "aggregate"}
-    told = plan.experiment.model_dump(mode="json", include=names)
+    told = plan.experiment.model_dump(mode="json", include=names, exclude_defaults=True)
     return {**told, "arms": [arm.label for arm in plan.arms]}
 
 

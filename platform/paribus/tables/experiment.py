@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from paribus.errors import DataError, SpecError
-from paribus.jobs.runs import plan_asked
+from paribus.jobs.runs import plan_asked, seeds_asked
 from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, flatten
 from paribus.project import Project
@@ -187,7 +187,7 @@ def _warnings(layout: Layout) -> tuple[str, ...]:
     shown = not _results(layout.measured).is_empty()  # also of runs that are not done: stages are shared
     found = []
     if edited := changed(layout.stages.store, layout.plan):
-        found.append(f"Edited after the first result was there: {'; '.join(edited)}.")
+        found.append(f"Edited after its runs had begun: {'; '.join(edited)}.")
     if (shown or counts["done"] or counts["failed"]) and counts.keys() - {"done", "diverged"}:
         told = ", ".join(f"{count} {state}" for state, count in counts.items() if state not in ("done", "diverged"))
         found.append(f"Not finished: of {len(layout.states)} runs {told}. Numbers and verdicts may still change.")
@@ -200,7 +200,8 @@ def _warnings(layout: Layout) -> tuple[str, ...]:
             f"{others} finished {'run' if others == 1 else 'runs'} of {layout.plan.name} in the store, of an older "
             "version of this experiment or with other settings, are not shown."
         )
-    if more := {seed for seed in layout.finished.values() if seed >= layout.plan.seeds}:
+    most = seeds_asked(layout.stages.store, layout.plan.name, layout.plan.overrides) or 0
+    if more := {seed for seed in layout.finished.values() if layout.plan.seeds <= seed < most}:
         found.append(
             f"Seeds up to {max(more)} are finished, too, and not shown (asked: {layout.plan.seeds} seeds): whoever "
             "chooses their number by the result chooses the result."

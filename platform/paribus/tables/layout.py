@@ -1,13 +1,14 @@
 """The columns of an experiment's table, and which of its arms compare on what."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import polars as pl
 
 from paribus.plan.arms import Arm
 from paribus.plan.plan import Plan, PlannedRun, flatten
+from paribus.plan.stages import TaskTuning
 from paribus.spec.base import canonical
 from paribus.spec.data import Corpus
 from paribus.spec.objective import Rtd
@@ -205,20 +206,19 @@ class Layout:
         labels = (arm, self.plan.baseline.label)
         done = {seed for seed in range(self.plan.seeds) if all(self.states[label, seed] == "done" for label in labels)}
         # What else of a run is finished does not matter.
-        tasks = [task.name for task, metric in self.scores if column.key in (f"{task.name}.{metric}", "average")]
-        ended = {label: done.union(*(self._diverged.get((label, task), ()) for task in tasks)) for label in labels}
+        scores = [(task, f"{task.name}.{metric}") for task, metric in self.scores if task.trains]
+        tasks = {task.name for task, key in scores if column.key in (key, "average")}
+        seeds = range(self.plan.seeds)
+        ended = {label: done.union(seed for seed in seeds if self._tuned(label, seed, tasks)) for label in labels}
         lost = {label: len(ended[label] - values.get(label, {}).keys()) for label in labels}
         told = ", ".join(f"{label} {count}" for label, count in lost.items() if count)
         return f"fine-tunings of seeds that are done diverged: {told}" if told else None
 
-    @cached_property
-    def _diverged(self) -> dict[tuple[str, str], set[int]]:
-        """Arm and task to the seeds of which a fine-tuning diverged."""
-        asked = pl.col("stage").eq("finetune") & pl.col("value").is_nan()
-        found: dict[tuple[str, str], set[int]] = {}
-        for arm, task, seed in self.measured.filter(asked).select("arm", "task", "seed").iter_rows():
-            found.setdefault((arm, task), set()).add(seed)
-        return found
+    def _tuned(self, label: str, seed: int, tasks: Collection[str]) -> bool:
+        """Whether there are fine-tunings of a run on `tasks`, and all have ended."""
+        stages = self.runs[label, seed].stages if (label, seed) in self.runs else []
+        mine = [s.key for s in stages if isinstance(s.spec, TaskTuning) and s.spec.task.name in tasks]
+        return bool(mine) and all(key in self.stages.records for key in mine)
 
     def size(self) -> list[str]:
         """How large ours are: scale, base, corpus, budget, parameters."""

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -12,6 +13,8 @@ from paribus.store.store import MIRROR, Store
 from paribus.tracking.mirror import sync, table_of, tracking_uri
 
 LOOK_SECONDS = 5.0
+SHARE = 0.05
+"""Of the time that looks may take: to plan many queues takes a second."""
 PATIENCE_SECONDS = 5.0
 """What a server that hangs may cost at the end."""
 
@@ -45,8 +48,11 @@ class Mirroring:
             print("mlflow lacks what came last; `paribus sync` brings it up to date", file=sys.stderr)
 
     def _run(self) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
+        took = 0.0
+        while not self._stop.wait(max(LOOK_SECONDS, took / SHARE)):
+            began = time.monotonic()
             self._sync()
+            took = time.monotonic() - began
         self._sync(last=True)
 
     def _sync(self, last: bool = False) -> None:
