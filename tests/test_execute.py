@@ -167,6 +167,23 @@ def test_variants_are_run_as_they_are_hashed_however_old_their_file_says_it_is(t
         assert done.stdout.strip() == scale, done.stderr
 
 
+def test_a_stage_was_made_by_the_code_that_was_there_when_it_began(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, store = plan(project, "chain", "debug", 1).runs[0], Store(tmp_path / "store")
+    store.prepare()
+    before = execute.environment(project)["code"]
+
+    def edits(*_: object) -> dict[str, object]:
+        monkeypatch.setattr(execute, "program", lambda project: "paribus 1 (code edited)")
+        return {}
+
+    monkeypatch.setattr(execute, "FUNCTIONS", {"corpus": edits, "vocabulary": edits})
+    execute.execute(Context(project, store, Runtime(device="cpu"), run.arm.run, data_here=True), run.stages[:2])
+    made = [store.provenance(store.record(stage.key)["provenance"])["code"] for stage in run.stages[:2]]
+    assert made == [before, f"{before}, edited meanwhile to paribus 1 (code edited)"]
+
+
 def test_a_stage_that_began_after_the_code_was_edited_says_so(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

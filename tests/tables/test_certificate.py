@@ -10,7 +10,7 @@ from paribus.errors import ParibusError
 from paribus.jobs.runs import find_run, write_run
 from paribus.plan.plan import Plan, PlannedRun, plan
 from paribus.plan.stages import Stage
-from paribus.project import Project
+from paribus.project import Project, find
 from paribus.store.index import Finished
 from paribus.store.store import Store
 from paribus.tables import compare as comparing
@@ -331,6 +331,26 @@ def test_a_card_that_changes_places_by_task_or_by_point_of_a_grid_refuses_the_ve
 
         finish(store, planned, measure, more=card)
         assert certificates(planned, Finished(store, planned.known))["dynamic"].mark == "✗ card"
+
+
+def test_a_grid_that_is_not_finished_is_compared_point_by_point(planned: Plan, store: Store, measure: Any) -> None:
+    """Both cards made both arms alike, but one of the arms lacks what one of them made."""
+    first = lambda stage: stage.spec.point.lr == 1e-3  # noqa: E731
+    card = lambda run, stage: {"device": "other" if stage.kind == "finetune" and first(stage) else "cpu"}  # noqa: E731
+    waiting = [s.key for r in planned.runs if not r.arm.baseline for s in r.stages if s.kind == "finetune" and first(s)]
+    finish(store, planned, measure, more=card, missing=tuple(waiting))
+    found = certificates(planned, Finished(store, planned.known))["dynamic"]
+    assert "card" not in undeclared(found)
+
+
+def test_a_larger_grid_is_compared_as_a_whole(project: Project, write: Write, store: Store, measure: Any) -> None:
+    grids = "{a: {finetuning.learning_rates: [1e-3]}, b: {finetuning.learning_rates: [1e-3, 3e-3]}}"
+    write({"ablations/grid.yaml": f"{{source: x, base: a, levels: {grids}}}"})
+    write({"experiments/grid.yaml": PLAIN + "factors: [grid], tasks: [grammar]}"})
+    asked = plan(find(project.root), "grid", "mini")
+    larger = lambda stage: stage.kind == "finetune" and stage.spec.point.lr > 2e-3  # noqa: E731
+    finish(store, asked, measure, more=lambda run, stage: {"device": "other"} if larger(stage) else {})
+    assert "card" in undeclared(certificates(asked, Finished(store, asked.known))["b"])
 
 
 def test_trials_that_another_program_made_refuse_the_verdict(project: Project, store: Store, measure: Any) -> None:

@@ -47,6 +47,13 @@ def test_what_is_edited_after_the_first_result_is_said_before_the_table(
     assert told in experiment_table(other, store).warnings
 
 
+def test_one_result_is_enough(planned: Plan, store: Store, fill: Fill) -> None:
+    fill(store, planned, missing={run.stage("evaluate").key for run in planned.runs if run.seed > 0})
+    other = edited(planned, expect="much")
+    enqueue(other, store)
+    assert changed(store, other) == ["expect (before: no measurable difference)"]
+
+
 def test_an_arm_that_is_left_out_afterwards_is_said_and_one_that_is_added_is_not(
     planned: Plan, store: Store, fill: Fill
 ) -> None:

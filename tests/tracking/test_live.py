@@ -150,3 +150,4 @@ def test_a_server_that_takes_connections_and_never_answers_delays_the_end_by_lit
             until(lambda: mirror._outage)  # one look has found out
             began = time.monotonic()
         assert time.monotonic() - began < 0.9
+        mirror._thread.join()  # before its server is gone

@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,8 @@ def test_after_a_resume_the_points_past_it_are_written_once_more(tmp_path: Path)
 
 def test_what_the_steps_took_before_a_resume_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 1000, 5))
-    monkeypatch.setattr("paribus.train.watch.time.monotonic", lambda: float(next(clock)))
+    now = SimpleNamespace(monotonic=lambda: float(next(clock)), time=time.time)
+    monkeypatch.setattr("paribus.train.watch.time", now)
     watched(Watch(tmp_path, 10, 10, math.inf), [1.0] * 6)
     watch = Watch(tmp_path, 10, 10, math.inf, resumed_at=4)
     assert (watch.seconds, watch.done) == (pytest.approx(20.0), 40)

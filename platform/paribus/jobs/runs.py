@@ -23,6 +23,7 @@ from paribus.project import Project
 from paribus.spec.experiment import Pruner
 from paribus.spec.load import build
 from paribus.spec.run import Run
+from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
 
 ASKED = "asked.json"
@@ -116,16 +117,17 @@ def find_run(store: Store, beginning: str) -> QueuedRun:
 
 def remember(store: Store, plan: Plan) -> None:
     """Keep what `plan` was asked with, to plan and mirror it again: the most seeds for each set of overrides."""
-    known = asked(store, plan.name)
-    others = [told for told in known if spelled(told["overrides"]) != spelled(plan.overrides)]
-    seeds = max([plan.seeds, *(told["seeds"] for told in known if told not in others)])
-    exclusive = plan.experiment.exclusive
-    now = [*others, {"seeds": seeds, "overrides": dict(plan.overrides), "exclusive": exclusive}]
-    if now != known:
-        path = store.root / "runs" / file_name(plan.name) / ASKED
+    path = store.root / "runs" / file_name(plan.name) / ASKED
+    with writing(store.root):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with writing(store.root):
-            write_atomically(path, json.dumps(now, indent=1))
+        with exclusive(path.with_name(".lock")):
+            known = asked(store, plan.name)
+            others = [told for told in known if spelled(told["overrides"]) != spelled(plan.overrides)]
+            seeds = max([plan.seeds, *(told["seeds"] for told in known if told not in others)])
+            exclusively = plan.experiment.exclusive
+            now = [*others, {"seeds": seeds, "overrides": dict(plan.overrides), "exclusive": exclusively}]
+            if now != known:
+                write_atomically(path, json.dumps(now, indent=1))
 
 
 def asked(store: Store, queue: str) -> list[dict[str, Any]]:

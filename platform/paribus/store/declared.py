@@ -8,6 +8,7 @@ from typing import Any
 
 from paribus.files import file_name, read_cache, write_atomically
 from paribus.plan.plan import Plan
+from paribus.store.lease import exclusive
 from paribus.store.store import Store, writing
 
 DECLARED = "declared.json"
@@ -15,14 +16,14 @@ DECLARED = "declared.json"
 
 def declare(store: Store, plan: Plan) -> None:
     """Keep what `plan` declares until an arm of it has a result: when it is queued, and when workers begin."""
-    path = store.root / "runs" / file_name(plan.name) / DECLARED
-    known, now, done = read_cache(path), _of(plan), store.keys()
-    before = known.get(plan.label)
-    if before == now or before and any(not r.arm.baseline and r.stage("evaluate").key in done for r in plan.runs):
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, now, done = store.root / "runs" / file_name(plan.name) / DECLARED, _of(plan), store.keys()
+    begun = any(not run.arm.baseline and run.stage("evaluate").key in done for run in plan.runs)
     with writing(store.root):
-        write_atomically(path, json.dumps({**known, plan.label: now}, indent=1))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(path.with_name(".lock")):
+            known = read_cache(path)
+            if known.get(plan.label) != now and not (begun and plan.label in known):
+                write_atomically(path, json.dumps({**known, plan.label: now}, indent=1))
 
 
 def changed(store: Store, plan: Plan) -> list[str]:

@@ -23,6 +23,7 @@ from paribus.plan.arms import BASE, Arm
 from paribus.plan.estimate import Cost, cost_key, costs
 from paribus.plan.plan import Plan, flatten
 from paribus.plan.runs import PlannedRun
+from paribus.plan.stages import Stage
 from paribus.project import Project
 from paribus.spec.base import canonical
 from paribus.spec.run import Run
@@ -212,7 +213,8 @@ def certificates(plan: Plan, finished: Finished, allow: Collection[str] = ()) ->
 def certify(one: Side, other: Side, finished: Finished, allow: Collection[str] = ()) -> Certificate:
     """Compare two sides. `finished`: of the stages of both; `allow`: some of ALLOWED."""
     declared = _declared(one, other)
-    made = [_made(side, finished) for side in (one, other)]
+    planned = [_planned(side) for side in (one, other)]
+    made = [_made(side, finished, planned[0] - planned[1] + (planned[1] - planned[0])) for side in (one, other)]
     lines = [
         *_settings(one, other, declared),
         *_repeats(one, other, finished),
@@ -398,20 +400,34 @@ def _said(items: Iterable[str]) -> set[str]:
     return {item.partition(" ")[0] for item in items}
 
 
-def _made(side: Side, finished: Finished) -> Made:
-    """How each of its stages was made."""
+Kinds = Counter[tuple[int | str, str, str | None]]
+"""How many stages there are of a seed or trial, a kind and a task."""
+
+
+def _kind(stage: Stage) -> tuple[str, str | None]:
+    """The kind of a stage, and its task."""
+    task: Task | None = stage.spec if isinstance(stage.spec, Task) else getattr(stage.spec, "task", None)
+    return stage.kind, task.name if task else None
+
+
+def _planned(side: Side) -> Kinds:
+    return Counter((at, *_kind(stage)) for at, run in side.known.items() for stage in run.stages)
+
+
+def _made(side: Side, finished: Finished, uneven: Kinds) -> Made:
+    """How each of its stages was made; also all of those together of which the other side has more or fewer."""
     found: Made = {}
     alone = cache(lambda way: frozenset([way]))
+    places: Kinds = Counter()
     for at, run in side.known.items():
-        places: Counter[tuple[str, str | None]] = Counter()
         for stage in run.stages:
-            task: Task | None = stage.spec if isinstance(stage.spec, Task) else getattr(stage.spec, "task", None)
-            of = stage.kind, task.name if task else None
+            of = at, *_kind(stage)
             place, places[of] = places[of], places[of] + 1
             if record := finished.records.get(stage.key):
                 way = alone(Way(*(record[name] for name in Way._fields)))
-                found[at, *of, place] = way
-                found[at, *of, None] = found.get((at, *of, None), way) | way  # of grids that differ in size
+                found[*of, place] = way
+                if of in uneven:
+                    found[*of, None] = found.get((*of, None), way) | way
     return found
 
 

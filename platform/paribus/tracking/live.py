@@ -68,17 +68,16 @@ class Mirroring:
 
     def _outage_now(self, last: bool) -> str:
         """Send what is new of every plan; why that could not be, or nothing."""
-        for found in queued(self._project, self._store, self._names, self._leave_out):
+        problems: list[str] = []
+        for found in queued(self._project, self._store, self._names, problems.append):
             table = partial(table_of, found, self._project, self._store)
             did = sync(found, self._store, tracking_uri(self._project), True, table if last else None)
             if did.outage:
                 return did.outage
-        return ""
-
-    def _leave_out(self, problem: str) -> None:
-        if problem not in self._left_out:
+        for problem in set(problems) - self._left_out:
             print(f"mlflow: {problem}; it is looked at again", file=sys.stderr)
             self._left_out.add(problem)
+        return problems[0] if last and problems else ""
 
     def _say(self, outage: str) -> None:
         if outage and not self._outage:
