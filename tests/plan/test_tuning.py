@@ -181,6 +181,12 @@ def test_a_tuning_that_cannot_be_is_refused_with_file_and_key(project: Open, cha
         tuned(project({"experiments/sizes.yaml": text}))
 
 
+def test_a_trial_at_a_seed_that_another_arm_reports_by_its_offset_is_refused(project: Open) -> None:
+    text = EXPERIMENT.format(TUNE).replace("[batch-size]", "[nothing]")
+    with pytest.raises(SpecError, match="sizes.yaml: tune.seed: found 1000; .* at seed 1000, which arm 'b' reports"):
+        tuned(project({"experiments/sizes.yaml": text}))
+
+
 def rows_of(*found: tuple[str, str, str, float]) -> list[dict[str, object]]:
     return [{"task": task, "metric": metric, "split": split, "value": value} for task, metric, split, value in found]
 

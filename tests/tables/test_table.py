@@ -609,12 +609,18 @@ def changed(project: Project, name: str, changes: str) -> Plan:
     return plan(find(project.root), name, "mini")
 
 
+def test_an_arm_with_other_tasks_than_the_baseline_is_refused(project: Project) -> None:
+    with pytest.raises(SpecError, match="tasks.yaml: arm 'other' has other evaluation.tasks than the baseline"):
+        changed(project, "tasks", "evaluation.tasks: []")
+
+
 @pytest.mark.parametrize(
     "changes, said, compared",
     [
         ("tokenizer.lowercase: false", "Held-out words differ between plain and other", {"casing.f1"}),
         ("corpus.documents: 60", "Held-out words differ between plain and other", {"casing.f1"}),
         ("tokenizer.vocabulary_size: 300", "Other pairs than plain, no difference: other.", {"casing.f1", "words"}),
+        ("evaluation.minimal_pairs.per_paradigm: 5", "Other pairs than plain", {"casing.f1", "mlm.loss"}),
         ("objective.replacement: {mask: 0.0, random: 1.0}", "other never saw [MASK], by which", {"casing.f1"}),
         ("optimizer.lr: 1e-3", "All else equal", {"casing.f1", "mlm.loss", "unlikely.phenomenon-accuracy"}),
     ],
