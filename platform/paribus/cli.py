@@ -284,7 +284,7 @@ def plan(
     if as_json:
         keys = [
             {"run": r.key, "arm": r.arm.label, "seed": r.seed, "stages": [s.key for s in r.stages]}
-            for r in [*found.trials, *found.runs]
+            for r in found.known
         ]
         views.show_json({**views.plan_summary(found, done, costs), "keys": keys})
     else:
@@ -548,7 +548,7 @@ def run(
         _enqueue(found, store, again=True)
         _work(project, store, [found.name], lambda look: drain(project, store, [found.name], chosen, runtime, look))
         found = again(found, project, store)
-        keys = {run.key for run in [*found.trials, *found.runs]}
+        keys = {run.key for run in found.known}
         stands = [(name, entry) for name, entry in entries(store, [found.name]) if entry.run in keys]
         if {entry.status for _, entry in stands} == {"failed"} and len({entry.reason for _, entry in stands}) == 1:
             raise ParibusError(stands[0][1].reason)

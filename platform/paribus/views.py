@@ -129,7 +129,7 @@ def quantity(value: float) -> str:
 
 def plan_summary(plan: Plan, done: set[str], costs: dict[str, Cost]) -> dict[str, Any]:
     """A plan in numbers, as `paribus plan --json` prints it."""
-    asked = Counter(stage.kind for run in [*plan.trials, *plan.runs] for stage in run.stages)
+    asked = Counter(stage.kind for run in plan.known for stage in run.stages)
     distinct = Counter(stage.kind for stage in plan.stages())
     finished = Counter(stage.kind for stage in plan.stages() if stage.key in done)
     arms = []

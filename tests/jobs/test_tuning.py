@@ -102,7 +102,7 @@ def outcome(project: Project, store: Store) -> tuple[dict[str, list[tuple[float,
     """Each arm's trials in order, and the keys of all runs."""
     found = plan(project, "sizes", "debug", results=store)
     trials = {tuning.arm.label: [(t.value, t.loss) for t in tuning.trials] for tuning in found.tunings}
-    return trials, [run.key for run in [*found.trials, *found.runs]]
+    return trials, [run.key for run in found.known]
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +133,8 @@ def test_each_arm_gets_as_many_trials_and_its_runs_the_best_of_them(project: Pro
 def test_every_trial_and_run_is_in_the_queue_once_and_done_or_diverged(project: Project, undisturbed: Store) -> None:
     found = finished(project, undisturbed)
     entries = {entry.run: entry for entry in Queue(undisturbed, found.name).entries()}
-    assert entries.keys() == {run.key for run in [*found.trials, *found.runs]}
-    assert {run.key: run.trial for run in [*found.trials, *found.runs]} == {e.run: e.trial for e in entries.values()}
+    assert entries.keys() == {run.key for run in found.known}
+    assert {run.key: run.trial for run in found.known} == {e.run: e.trial for e in entries.values()}
     assert {entry.status for entry in entries.values()} == {"done", "diverged"}
     assert all(entry.trial for entry in entries.values() if entry.status == "diverged")
     assert {entry.attempt for entry in entries.values()} == {1}

@@ -147,7 +147,7 @@ def _fill(
     diverged: Collection[str] = (),
 ) -> None:
     """Finish every stage of `plan` but those with a key in `missing`; those in `diverged` end so."""
-    for run in [*plan.trials, *plan.runs]:
+    for run in plan.known:
         for stage in run.stages:
             if stage.key in missing or store.has(stage.key):
                 continue

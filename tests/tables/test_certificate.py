@@ -57,7 +57,7 @@ def finish(
     missing: tuple[str, ...] = (),
 ) -> None:
     """Finish every run of `plan`; `provenance` and `more` say in what a stage's differs from MADE and from a CPU."""
-    for run in [*plan.trials, *plan.runs]:
+    for run in plan.known:
         for stage in run.stages:
             work = None if store.has(stage.key) or stage.key in missing else store.claim(stage)
             if work is None:
@@ -109,6 +109,11 @@ def against(project: Project, store: Store) -> Callable[..., Certificate]:
 
 def undeclared(found: Certificate) -> list[str]:
     return [line.what for line in found.undeclared]
+
+
+def on(device: str, which: Callable[[Stage], bool]) -> Say:
+    """Stages that were computed on another device."""
+    return lambda run, stage: {"device": device} if which(stage) else {}
 
 
 def arm(*labels: str) -> Callable[[PlannedRun, Stage], bool]:
@@ -335,10 +340,12 @@ def test_a_card_that_changes_places_by_task_or_by_point_of_a_grid_refuses_the_ve
 
 def test_a_grid_that_is_not_finished_is_compared_point_by_point(planned: Plan, store: Store, measure: Any) -> None:
     """Both cards made both arms alike, but one of the arms lacks what one of them made."""
-    first = lambda stage: stage.spec.point.lr == 1e-3  # noqa: E731
-    card = lambda run, stage: {"device": "other" if stage.kind == "finetune" and first(stage) else "cpu"}  # noqa: E731
-    waiting = [s.key for r in planned.runs if not r.arm.baseline for s in r.stages if s.kind == "finetune" and first(s)]
-    finish(store, planned, measure, more=card, missing=tuple(waiting))
+
+    def first(stage: Stage) -> bool:
+        return stage.kind == "finetune" and stage.spec.point.lr == 1e-3
+
+    waiting = [stage.key for run in planned.runs if not run.arm.baseline for stage in run.stages if first(stage)]
+    finish(store, planned, measure, more=on("other", first), missing=tuple(waiting))
     found = certificates(planned, Finished(store, planned.known))["dynamic"]
     assert "card" not in undeclared(found)
 
@@ -348,8 +355,7 @@ def test_a_larger_grid_is_compared_as_a_whole(project: Project, write: Write, st
     write({"ablations/grid.yaml": f"{{source: x, base: a, levels: {grids}}}"})
     write({"experiments/grid.yaml": PLAIN + "factors: [grid], tasks: [grammar]}"})
     asked = plan(find(project.root), "grid", "mini")
-    larger = lambda stage: stage.kind == "finetune" and stage.spec.point.lr > 2e-3  # noqa: E731
-    finish(store, asked, measure, more=lambda run, stage: {"device": "other"} if larger(stage) else {})
+    finish(store, asked, measure, more=on("other", lambda s: s.kind == "finetune" and s.spec.point.lr > 2e-3))
     assert "card" in undeclared(certificates(asked, Finished(store, asked.known))["b"])
 
 

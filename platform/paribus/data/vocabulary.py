@@ -123,8 +123,7 @@ def load(folder: Path) -> Vocabulary:
     """The vocabulary in a finished stage."""
     head = json.loads((folder / "vocabulary.json").read_text(encoding="utf-8"))
     pieces, fast = head["pieces"], (folder / "tokenizer.json").is_file()
-    found = _encoder(folder, head.get("ids")) if fast else _sentencepiece_encoder(folder, len(pieces))
-    encode, normalise = found
+    encode, normalise = _encoder(folder, head.get("ids")) if fast else _sentencepiece_encoder(folder, len(pieces))
     return Vocabulary(pieces, encode, head.get("units", "sentences"), normalise)
 
 

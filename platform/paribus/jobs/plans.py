@@ -24,7 +24,7 @@ def enqueue(found: Plan, store: Store, priority: int | None = None, again: bool 
     queue = Queue(store, found.name)
     remember(store, found)
     declare(store, found)
-    runs = [*found.trials, *found.runs]
+    runs = found.known
     if again:
         keys = {run.key for run in runs}
         queue.retry(e.run for e in queue.entries() if e.run in keys and e.status in ("failed", "cancelled"))
@@ -38,7 +38,7 @@ def present(project: Project, store: Store, queue: Queue) -> tuple[list[Entry], 
     all_entries = queue.entries()
     problems: list[str] = []
     plans = queued(project, store, [queue.name], problems.append)
-    wanted = {run.key for plan in plans for run in [*plan.trials, *plan.runs]}
+    wanted = {run.key for plan in plans for run in plan.known}
     found = [entry for entry in all_entries if entry.run in wanted or problems]
     return found, len(all_entries) - len(found)
 

@@ -97,8 +97,8 @@ def estimate(
     plan: Plan, missing: Iterable[Stage], costs: Mapping[str, Cost], finished: Iterable[Mapping[str, Any]]
 ) -> Estimate:
     """The work left in `missing`. `costs` by `cost_key`, `finished` what stage.json files say."""
-    arms = {run.arm.label: costs.get(cost_key(run.arm.run)) for run in [*plan.trials, *plan.runs]}
-    cost_of = {run.pretrained.key: arms[run.arm.label] for run in [*plan.trials, *plan.runs]}
+    arms = {run.arm.label: costs.get(cost_key(run.arm.run)) for run in plan.known}
+    cost_of = {run.pretrained.key: arms[run.arm.label] for run in plan.known}
     rates: dict[str, float] = {}
     spans: dict[str, list[float]] = {}
     for record in finished:

@@ -32,13 +32,11 @@ def changed(store: Store, plan: Plan) -> list[str]:
     before = read_cache(store.root / "runs" / file_name(plan.name) / DECLARED).get(plan.label)
     if not isinstance(before, dict):
         return []
-    now, said = _of(plan), []
-    for name in dict.fromkeys([*before, *now]):
-        if name == "arms":
-            if gone := [label for label in before[name] if label not in now[name]]:
-                said.append(f"arms (left out since: {', '.join(gone)})")
-        elif before.get(name) != now.get(name):
-            said.append(f"{name} (before: {_text(before.get(name))})")
+    now = _of(plan)
+    names = [name for name in dict.fromkeys([*before, *now]) if name != "arms" and before.get(name) != now.get(name)]
+    said = [f"{name} (before: {_text(before.get(name))})" for name in names]
+    if gone := [label for label in before.get("arms", ()) if label not in now["arms"]]:
+        said.append(f"arms (left out since: {', '.join(gone)})")
     return said
 
 

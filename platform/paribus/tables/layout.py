@@ -1,7 +1,7 @@
 """The columns of an experiment's table, and which of its arms compare on what."""
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import polars as pl
@@ -208,17 +208,29 @@ class Layout:
         # What else of a run is finished does not matter.
         scores = [(task, f"{task.name}.{metric}") for task, metric in self.scores if task.trains]
         tasks = {task.name for task, key in scores if column.key in (key, "average")}
-        seeds = range(self.plan.seeds)
-        ended = {label: done.union(seed for seed in seeds if self._tuned(label, seed, tasks)) for label in labels}
+        ended = {label: done | self._tuned(label, tasks) for label in labels}
         lost = {label: len(ended[label] - values.get(label, {}).keys()) for label in labels}
         told = ", ".join(f"{label} {count}" for label, count in lost.items() if count)
         return f"fine-tunings of seeds that are done diverged: {told}" if told else None
 
-    def _tuned(self, label: str, seed: int, tasks: Collection[str]) -> bool:
-        """Whether there are fine-tunings of a run on `tasks`, and all have ended."""
-        stages = self.runs[label, seed].stages if (label, seed) in self.runs else []
-        mine = [s.key for s in stages if isinstance(s.spec, TaskTuning) and s.spec.task.name in tasks]
-        return bool(mine) and all(key in self.stages.records for key in mine)
+    def _tuned(self, label: str, tasks: Collection[str]) -> set[int]:
+        """The seeds of an arm of which every fine-tuning on `tasks` has ended; none where there are no tasks."""
+        return set.intersection(*(self._tunings.get((label, task), set()) for task in tasks)) if tasks else set()
+
+    @cached_property
+    def _tunings(self) -> dict[tuple[str, str], set[int]]:
+        """Arm and task to the seeds of which every fine-tuning has ended."""
+        ended: dict[tuple[str, str, int], bool] = {}
+        for (label, seed), run in self.runs.items():
+            for stage in run.stages:
+                if isinstance(stage.spec, TaskTuning):
+                    at = label, stage.spec.task.name, seed
+                    ended[at] = ended.get(at, True) and stage.key in self.stages.records
+        found: dict[tuple[str, str], set[int]] = {}
+        for (label, task, seed), all_ in ended.items():
+            if all_:
+                found.setdefault((label, task), set()).add(seed)
+        return found
 
     def size(self) -> list[str]:
         """How large ours are: scale, base, corpus, budget, parameters."""
