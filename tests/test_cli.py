@@ -279,6 +279,23 @@ def test_failures_of_an_older_version_of_an_experiment_do_not_count_against_work
     assert paribus("work", QUEUE)[1] == ""
 
 
+@pytest.mark.parametrize("launcher", ["local", "slurm"])
+def test_what_an_experiment_declares_is_kept_as_it_is_when_workers_begin(
+    paribus: Paribus, store: Store, monkeypatch: pytest.MonkeyPatch, launcher: str
+) -> None:
+    """An edit between queueing and working is none after the first result, whoever starts the workers."""
+    paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
+    path = store.root / "runs" / QUEUE / "declared.json"
+    now = path.read_text()
+    path.write_text(json.dumps({QUEUE: {"expect": "as it was when it was queued", "arms": []}}))
+    for name, does in (("submit", lambda *_: ["1"]), ("parameters", lambda *_, **__: {})):
+        monkeypatch.setattr(slurm, name, does)
+    monkeypatch.setattr(cli, "_work", lambda *_: None)
+    monkeypatch.setattr(cli, "_fail_on_failures", lambda _: None)
+    paribus("work", QUEUE, "--launcher", launcher)
+    assert json.loads(path.read_text()) == json.loads(now)
+
+
 def test_status_names_each_run_by_the_key_that_other_commands_take(paribus: Paribus, store: Store) -> None:
     paribus("queue", "masking", "--scale", "debug", "--seeds", "1")
     claim = Queue(store, QUEUE).claim()

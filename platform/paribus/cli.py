@@ -455,6 +455,7 @@ def work(
         print("no run is waiting", file=sys.stderr)
         tidy(store, asked)  # whoever did the last run may have been killed in the end
         return
+    _declare(project, store, asked)
     if launcher == "local":
         _work(project, store, asked, lambda look: drain(project, store, asked, chosen, runtime, look))
     else:
@@ -471,15 +472,21 @@ def work(
     _fail_on_failures([(name, e) for name in asked for e in present(project, store, Queue(store, name))[0]])
 
 
+def _declare(project: "Project", store: "Store", names: list[str]) -> None:
+    """Keep what the queues' experiments declare by now, before anybody works on them."""
+    from paribus.jobs.plans import queued
+    from paribus.store.declared import declare
+
+    for found in queued(project, store, names, lambda problem: None):  # which the mirror tells
+        declare(store, found)
+
+
 def _work(project: "Project", store: "Store", names: list[str], launch: Callable[[Callable[[], None]], None]) -> None:
     """Run workers on the queues by `launch`, showing where they stand and mirroring them to MLflow meanwhile."""
     from paribus import views
-    from paribus.jobs.plans import Statuses, queued
-    from paribus.store.declared import declare
+    from paribus.jobs.plans import Statuses
     from paribus.tracking.live import Mirroring
 
-    for found in queued(project, store, names, lambda problem: None):  # which Mirroring tells
-        declare(store, found)
     statuses = Statuses(project, store, names)
     with views.Display(store, statuses) as display, Mirroring(project, store, names):
         launch(display.look)
@@ -546,6 +553,7 @@ def run(
     done = store.keys()
     if found.untuned or any(stage.key not in done for stage in found.stages()):
         _enqueue(found, store, again=True)
+        _declare(project, store, [found.name])
         _work(project, store, [found.name], lambda look: drain(project, store, [found.name], chosen, runtime, look))
         found = again(found, project, store)
         keys = {run.key for run in found.known}
