@@ -85,9 +85,7 @@ class Trained:
         """An optimizer step; the losses before it, of one seed or (S,)."""
         self.passes.zero_gradients(0)
         with torch.autocast(self._parameters[0].device.type, **self._precision):
-            loss, parts = self.passes(self._compute, *self._inputs)
-            if loss is not None:
-                loss.backward()  # type: ignore[no-untyped-call]
+            parts = self.passes(self._compute, *self._inputs)
         self._clip_gradients()
         self._optimizer.step()
         return parts["losses"]

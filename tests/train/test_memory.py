@@ -37,7 +37,7 @@ class Device:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Pretrained, rows: int) -> None:
         self.tried: list[int] = []
-        backward, losses = module.manual_backward, {}
+        backward, losses = Tensor.backward, {}
 
         def count(name: str) -> None:
             before = getattr(module, name)
@@ -49,15 +49,15 @@ class Device:
 
             monkeypatch.setattr(module, name, asked)
 
-        def run_out(loss: Tensor, *more: Any, **options: Any) -> None:
-            backward(loss)
+        def run_out(loss: Tensor, *told: Any, **options: Any) -> None:
+            backward(loss, *told, **options)  # type: ignore[no-untyped-call]
             if losses["rows"] > rows:
                 raise torch.OutOfMemoryError("CUDA out of memory.")
 
         for name in ("losses", "generate", "detect"):
             if hasattr(module, name):
                 count(name)
-        monkeypatch.setattr(module, "manual_backward", run_out)
+        monkeypatch.setattr(Tensor, "backward", run_out)
 
 
 class Gradients(pl.Callback):

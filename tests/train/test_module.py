@@ -13,7 +13,8 @@ from paribus.spec.optim import AdamW, Linear
 from paribus.spec.run import Runtime
 from paribus.store.store import read_jsonl
 from paribus.train.fit import fit
-from paribus.train.module import Trained
+from paribus.train.module import Losses, Trained
+from paribus.train.passes import Parts
 from paribus.train.watch import Watch
 
 CPU = Runtime(device="cpu")
@@ -37,12 +38,15 @@ class Line(Trained):
         assert self.weight.grad is not None
         self.gradient_norms.append(self.weight.grad.norm().item())
 
-    def _losses(self, parts: list[float]) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    def _losses(self, parts: list[float]) -> Losses:
         for part in parts:
-            kept = F.dropout(self.weight, 0.5)
-            self.kept.append((kept[:, 0] != 0).tolist())
-            loss = part * self.scale * kept.square().sum()
-            yield loss, {"loss": loss, "part": torch.tensor(part)}
+            yield self.passes(self._part, part)
+
+    def _part(self, part: float) -> Parts:
+        kept = F.dropout(self.weight, 0.5)
+        self.kept.append((kept[:, 0] != 0).tolist())
+        loss = part * self.scale * kept.square().sum()
+        return loss, {"loss": loss, "part": torch.tensor(part)}
 
 
 class Batches:

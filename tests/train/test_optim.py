@@ -1,6 +1,7 @@
 """Optimizer, parameter groups and schedule against numbers worked out by hand."""
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
@@ -118,3 +119,19 @@ def test_warm_up_and_decay_follow_the_steps_of_the_batch_size(batch_tokens: int)
         assert optimizer.param_groups[0]["lr"] == pytest.approx(expected)
         optimizer.step()
         schedule.step()
+
+
+def test_the_optimizer_is_torchs_adamw() -> None:
+    both = [Scalar(1.0), Scalar(1.0)]
+    ours = make_optimizer(AdamW(lr=0.1, weight_decay=0.1), both[0])
+    theirs = torch.optim.AdamW(both[1].parameters(), 0.1, (0.9, 0.999), ours.defaults["eps"], 0.1, fused=True)
+    for gradient in (1.0, -2.0, 0.5):
+        for module, optimizer in zip(both, (ours, theirs), strict=True):
+            optimizer.zero_grad()
+            assert module.weight.grad is None
+            module.weight.grad = torch.full((1, 1), gradient)
+            optimizer.step()
+        ours.load_state_dict(deepcopy(theirs.state_dict()))
+        assert both[0].weight.item() == both[1].weight.item()
+    moments = ours.state_dict()["state"][0]
+    assert moments["step"].item() == 3 and moments["exp_avg"] == theirs.state[both[1].weight]["exp_avg"]

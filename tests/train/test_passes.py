@@ -118,6 +118,32 @@ def test_seeds_of_replaced_token_detection_share_what_was_compiled(
         assert graphs() == pieces
 
 
+@pytest.mark.parametrize("objective", [{"kind": "mlm"}, *({"kind": "rtd", "sharing": how} for how in ("es", "gdes"))])
+def test_no_gradient_of_a_micro_batch_is_awaited_when_the_next_begins(
+    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch, objective: dict[str, Any]
+) -> None:
+    # While an earlier pass can still be gone back, gradients are summed on its stream: a capture then fails.
+    begun = []
+
+    def look(self: passes.Passes, *told: Any, run: Any = passes.Passes._run) -> Any:
+        begun.append(1)
+        for parameter in self._module.parameters():
+            if parameter.requires_grad:
+                summing = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+                assert not summing.metadata  # type: ignore[union-attr]
+        found = run(self, *told)
+        for parameter in self._module.parameters():
+            if parameter.requires_grad:
+                summing = parameter.expand_as(parameter).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+                summing.metadata["begun"] = len(begun)  # type: ignore[union-attr]
+        return found
+
+    monkeypatch.setattr(passes.Passes, "_run", look)
+    spec = pretraining(objective={"masking": "dynamic", **objective})
+    trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    assert len(begun) > 12
+
+
 class Replaying(pl.Callback):
     """From the second step on; the first has been told that there is no GPU."""
 

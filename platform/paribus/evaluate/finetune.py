@@ -113,7 +113,7 @@ class Tuned(Trained):
         if not step.batches:  # no word of it has a label: the loss is 0, and nothing moves
             if self.passes.keeps_gradients:
                 self.passes.zero_gradients(1)  # puts them aside, and has none
-            yield None, {"loss": step.terms}
+            yield {"loss": step.terms}
         for batch in step.batches:
             yield self.passes(self.part, batch, step.terms)
 

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-from sklearn.metrics import f1_score, log_loss, matthews_corrcoef, precision_score, recall_score, roc_auc_score
 
 from paribus.data.builders import content_words
 from paribus.data.formats import Item, PairItem, SpanItem
@@ -23,6 +21,19 @@ from paribus.spec.task import Metric, MultipleChoice, Pair, Regression, Sentence
 
 Labels = Sequence[str]
 LabelSequences = Sequence[Sequence[str]]
+
+
+def _sklearn() -> Any:
+    """scikit-learn's metrics. A second or two to load, and evaluating by loss needs none."""
+    import sklearn.metrics
+
+    return sklearn.metrics
+
+
+def _stats() -> Any:
+    import scipy.stats
+
+    return scipy.stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +93,12 @@ def detection(probability: NDArray[np.float64], replaced: NDArray[np.bool_]) -> 
     """
     found = probability > 0.5
     return {
-        "loss": float(log_loss(replaced, probability, labels=[False, True])),
-        "precision": float(precision_score(replaced, found, zero_division=0.0)),
-        "recall": float(recall_score(replaced, found, zero_division=0.0)),
-        "f1": float(f1_score(replaced, found, zero_division=0.0)),
+        "loss": float(_sklearn().log_loss(replaced, probability, labels=[False, True])),
+        "precision": float(_sklearn().precision_score(replaced, found, zero_division=0.0)),
+        "recall": float(_sklearn().recall_score(replaced, found, zero_division=0.0)),
+        "f1": float(_sklearn().f1_score(replaced, found, zero_division=0.0)),
         # Undefined without one of each, as where a generator always guesses right: then nothing is told apart.
-        "auc": float(roc_auc_score(replaced, probability)) if 0 < replaced.sum() < len(replaced) else 0.5,
+        "auc": float(_sklearn().roc_auc_score(replaced, probability)) if 0 < replaced.sum() < len(replaced) else 0.5,
     }
 
 
@@ -126,17 +137,19 @@ def accuracy(labels: Labels, gold: Sequence[object], predicted: Sequence[object]
 
 def f1(labels: Labels, gold: Labels, predicted: Labels) -> float:
     """F1 of the last label, the positive class; 0 where it is neither present nor predicted."""
-    return float(f1_score(gold, predicted, labels=[labels[-1]], average="macro", zero_division=0))
+    return float(_sklearn().f1_score(gold, predicted, labels=[labels[-1]], average="macro", zero_division=0))
 
 
 def macro_f1(labels: Labels, gold: Labels, predicted: Labels) -> float:
     """Mean F1 of the labels that are present or predicted."""
-    return float(f1_score(gold, predicted, average="macro", zero_division=0))
+    return float(_sklearn().f1_score(gold, predicted, average="macro", zero_division=0))
 
 
 def mcc(labels: Labels, gold: Labels, predicted: Labels) -> float:
     """Matthews correlation; 0 if either side is constant."""
-    return float(matthews_corrcoef(gold, predicted)) if len(set(gold)) > 1 and len(set(predicted)) > 1 else 0.0
+    return (
+        float(_sklearn().matthews_corrcoef(gold, predicted)) if len(set(gold)) > 1 and len(set(predicted)) > 1 else 0.0
+    )
 
 
 # --- answer options --------------------------------------------------------------------------------------------------
@@ -178,12 +191,12 @@ def _likeliest(labels: Labels, gold: Labels, of: Options) -> tuple[list[list[str
 
 def pearson(labels: Labels, gold: Sequence[float], predicted: Sequence[float]) -> float:
     """Linear correlation; 0 if either side is constant."""
-    return float(stats.pearsonr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+    return float(_stats().pearsonr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
 
 
 def spearman(labels: Labels, gold: Sequence[float], predicted: Sequence[float]) -> float:
     """Rank correlation; 0 if either side is constant."""
-    return float(stats.spearmanr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+    return float(_stats().spearmanr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
 
 
 def _vary(*sides: Sequence[float]) -> bool:
@@ -253,7 +266,9 @@ def token_accuracy(labels: Labels, gold: LabelSequences, predicted: LabelSequenc
 
 def token_f1(labels: Labels, gold: LabelSequences, predicted: LabelSequences) -> float:
     """Micro F1 over words whose label is not the first one ("O")."""
-    return float(f1_score(*_flat(gold, predicted), labels=list(labels[1:]), average="micro", zero_division=0))
+    return float(
+        _sklearn().f1_score(*_flat(gold, predicted), labels=list(labels[1:]), average="micro", zero_division=0)
+    )
 
 
 def entity_f1(labels: Labels, gold: LabelSequences, predicted: LabelSequences) -> float:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paribus.nn.compiler import constant
 from paribus.nn.position import Position, by_pair
 from paribus.nn.unpadded import Padding, Unpadded, flashes
 
@@ -184,7 +185,7 @@ def _alone(position: Position) -> bool:
     return type(position).bias is Position.bias and type(position).rotate is Position.rotate
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _no_kernel(device: str, number: int | None, dtype: torch.dtype, width: int, alone: bool) -> str | None:
     """Why the fused kernel cannot be taken; None where it can. A compiled graph asks when it is made."""
     reason = None

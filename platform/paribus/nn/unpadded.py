@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from paribus.nn.compiler import constant
+
 
 @dataclass(frozen=True)
 class Unpadded:
@@ -109,7 +111,7 @@ def halved(device: str) -> bool:
     return there and torch.get_autocast_dtype("cuda") in (torch.bfloat16, torch.float16)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def flashes(device: str, number: int | None, head_width: int) -> bool:
     """Whether a device computes FlashAttention for heads of a width."""
     if device != "cuda" or torch.version.cuda is None or torch.cuda.get_device_capability(number) < (8, 0):

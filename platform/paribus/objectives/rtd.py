@@ -84,9 +84,9 @@ class Rtd(Pretrained):
         """What is drawn goes to `sampled`."""
         sampled.clear()
         for micro in step.micros:
-            loss, parts = self.passes(self.generator_part, micro, step.predicted)
+            parts = self.passes(self.generator_part, micro, step.predicted)
             sampled.append(parts.pop("sampled"))
-            yield loss, parts
+            yield parts
 
     def _discriminator(self, sampled: list[Tensor], step: Step) -> Losses:
         # The micro-batches may have become smaller since.

@@ -1,7 +1,7 @@
-"""Lightning, without torchmetrics: two thirds of the seconds that it takes to import, and nothing here logs metrics.
+"""Lightning, without torchmetrics and torch's compiler: most of the seconds that it takes to import.
 
-torchmetrics brings scipy, matplotlib and transformers along. Lightning asks only whether a logged value is one of its
-metrics. Whoever imports torchmetrics later gets the real one.
+torchmetrics brings scipy, matplotlib and transformers along, the compiler sympy. Lightning asks only whether a logged
+value is a metric, and a module compiled; here neither ever is. Whoever imports them later gets the real ones.
 """
 
 import importlib.machinery
@@ -9,24 +9,39 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
+from typing import Any
+
+
+def _as_it_is(function: Any = None, *_: Any, **__: Any) -> Any:
+    return function or _as_it_is
+
+
+STAND_INS: dict[str, dict[str, Any]] = {
+    "torchmetrics": {name: type(name, (), {}) for name in ("Metric", "MetricCollection")},
+    "torch._dynamo": {"OptimizedModule": type("OptimizedModule", (), {}), "disable": _as_it_is},
+}
 
 
 @contextmanager
-def _without_torchmetrics() -> Iterator[None]:
-    if {"torchmetrics", "pytorch_lightning"} & set(sys.modules):
+def _without(name: str) -> Iterator[None]:
+    """With a stand-in for a module that nobody has loaded yet."""
+    if {name, "pytorch_lightning"} & set(sys.modules):
         yield
         return
-    stand_in = ModuleType("torchmetrics")
-    stand_in.__spec__ = importlib.machinery.ModuleSpec("torchmetrics", None)
-    stand_in.Metric, stand_in.MetricCollection = (type(name, (), {}) for name in ("Metric", "MetricCollection"))  # type: ignore[attr-defined]
-    sys.modules["torchmetrics"] = stand_in
+    stand_in = ModuleType(name)
+    stand_in.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    vars(stand_in).update(STAND_INS[name])
+    sys.modules[name] = stand_in
     try:
         yield
     finally:
-        del sys.modules["torchmetrics"]
+        del sys.modules[name]
 
 
-with _without_torchmetrics():
+try:
+    with _without("torchmetrics"), _without("torch._dynamo"):
+        import pytorch_lightning as pl
+except (ImportError, AttributeError):  # a version of it, or of torch, that asks for more of them
     import pytorch_lightning as pl
 
 __all__ = ["pl"]

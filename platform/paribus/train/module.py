@@ -15,8 +15,8 @@ from paribus.train.optim import make_optimizer, make_schedule
 from paribus.train.passes import Passes
 from paribus.train.ranks import ALONE, Ranks
 
-Losses = Iterator[tuple[Tensor | None, dict[str, Tensor]]]
-"""A loss, None where its gradients are added up already, and its named parts for each micro-batch."""
+Losses = Iterator[dict[str, Tensor]]
+"""The named parts of each micro-batch's loss, whose gradients are added up."""
 
 
 class Trained(pl.LightningModule):
@@ -41,12 +41,12 @@ class Trained(pl.LightningModule):
         self._seed, self._purpose = seed, purpose
 
     def update(self, batch: Any, *turns: Callable[[Any], Losses]) -> None:
-        """For each turn add up the gradients of its losses of a batch (a loss and its named parts a micro-batch), clip,
-        step. Where memory runs out the turn begins again with half as many rows at once.
+        """For each turn add up the gradients of its losses of a batch, clip, step. Where memory runs out the turn
+        begins again with half as many rows at once.
 
-        Iterators, so that each forward pass is run, and draws its dropout, in here. A turn moves only parameters that
-        its losses give a gradient, and AdamW keeps its state a parameter, so turns over different parameters are
-        optimizers of their own.
+        Iterators, so that the passes of each micro-batch are run, and draw their dropout, in here. A turn moves only
+        parameters that its losses give a gradient, and AdamW keeps its state a parameter, so turns over different
+        parameters are optimizers of their own.
         """
         self._draw_dropout_from()
         optimizer: Any = self.optimizers()
@@ -85,11 +85,9 @@ class Trained(pl.LightningModule):
     def _runs_out(self, losses: Losses, found: dict[str, Tensor]) -> bool:
         """Add up the gradients, and in `found` the named parts; whether memory ran out meanwhile."""
         try:
-            for loss, named in losses:
-                if loss is not None:
-                    self.manual_backward(loss)
+            for named in losses:
                 for name, part in named.items():
-                    found[name] = found[name] + part.detach() if name in found else part.detach()
+                    found[name] = found[name] + part if name in found else part
         except torch.OutOfMemoryError:
             return True
         return False

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -20,7 +21,19 @@ def decayed(parameter: nn.Parameter) -> bool:
 FOREVER = 2.0**24
 
 
-class UncorrectedAdamW(torch.optim.AdamW):
+class PlainAdamW(torch.optim.AdamW):
+    """torch's AdamW, which is never compiled: without the guards of its methods, which load the compiler to ask whether
+    they are.
+    """
+
+    add_param_group = unwrap(torch.optim.AdamW.add_param_group)
+    zero_grad = unwrap(torch.optim.AdamW.zero_grad)
+    state_dict = unwrap(torch.optim.AdamW.state_dict)
+    load_state_dict = unwrap(torch.optim.AdamW.load_state_dict)
+    step = torch.no_grad()(unwrap(torch.optim.AdamW.step))
+
+
+class UncorrectedAdamW(PlainAdamW):
     """AdamW without bias correction: its first step is counted as one after very many, of which none moved a moment.
 
     Devlin et al. 2019, reference code, AdamWeightDecayOptimizer.
@@ -53,7 +66,7 @@ def make_optimizer(
         for part, decay in sorted(groups, reverse=True)
     ]
     options: Any = {"lr": spec.lr, "betas": (spec.beta1, spec.beta2), "eps": spec.eps}
-    return (torch.optim.AdamW if spec.bias_correction else UncorrectedAdamW)(made, **options, fused=True)
+    return (PlainAdamW if spec.bias_correction else UncorrectedAdamW)(made, **options, fused=True)
 
 
 def lr_factor(spec: Schedule, step: float, steps: int) -> float:

@@ -3,6 +3,7 @@
 What cannot be had is said once on standard error, and the next best is done: a run never ends for it.
 """
 
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -24,7 +25,7 @@ are captured."""
 
 
 class Passes:
-    """What a module computes of a micro-batch, and where that is faster its backward pass as well.
+    """What a module computes of a micro-batch, and its gradients: a loss forward and backward.
 
     What never `compiles` is replayed as it is written: for many shapes, which take longer to compile than to train.
     """
@@ -55,15 +56,19 @@ class Passes:
         if found := [parameter.grad for parameter in parameters if parameter.grad is not None]:
             torch._foreach_zero_(found)
 
-    def __call__(self, compute: Callable[..., Parts], *inputs: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """What `compute` says of `inputs`: the loss, None where its gradients are added up already, and its parts."""
-        if self.how == "off":
-            return compute(*inputs)
-        if self._compiles and compute not in self._compiled:
+    def __call__(self, compute: Callable[..., Parts], *inputs: Any) -> dict[str, Tensor]:
+        """Add up the gradients of the loss that `compute` says of `inputs`; its parts.
+
+        Nothing leads back from them to the passes: while those of one micro-batch are held, gradients are summed on
+        their stream, and no graph of another can be captured.
+        """
+        if self.how != "off" and self._compiles and compute not in self._compiled:
             self._compile(compute, inputs)
-        if self.how == "graphs" and (parts := self._replay(compute, inputs)):
-            return None, parts
-        return self._run(compute, inputs)
+        if self.how == "graphs" and (found := self._replay(compute, inputs)):
+            return found
+        loss, parts = self._run(compute, inputs)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {name: part.detach() for name, part in parts.items()}
 
     def forget(self) -> None:
         """Give back the memory of graphs; they are captured again when they are needed."""
@@ -118,7 +123,8 @@ class Passes:
                 graph = self._graphs[shapes] = Graph(self._compiled.get(compute, compute), inputs, self._pool)
             except Exception as error:  # out of memory too: without graphs it fitted
                 _leave_capture(before)
-                self._settle("on" if self._compiles else "off", error)
+                # What is said when a capture ends hides what went wrong in it.
+                self._settle("on" if self._compiles else "off", error.__context__ or error)
         return graph(leaves) if graph and self.how == "graphs" else None
 
     def _settle(self, how: How, why: object) -> None:
@@ -157,8 +163,10 @@ class Graph:
         self._inputs = [leaf.clone() for leaf in leaves]
         self._graph = torch.cuda.CUDAGraph()
         cached = torch.is_autocast_cache_enabled()
+        collected = gc.isenabled()
         torch.clear_autocast_cache()
         torch.set_autocast_cache_enabled(False)
+        gc.disable()  # what an earlier training left, graphs too, is not to be freed in the middle of a capture
         try:
             # Batches are made, and pinned, in another thread meanwhile.
             with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
@@ -167,6 +175,8 @@ class Graph:
                 self._parts = {name: part.detach() for name, part in parts.items()}
         finally:
             torch.set_autocast_cache_enabled(cached)
+            if collected:
+                gc.enable()
 
     def __call__(self, leaves: list[Tensor]) -> dict[str, Tensor]:
         for mine, given in zip(self._inputs, leaves, strict=True):
