@@ -1,16 +1,26 @@
 """The steps of README.md's table, all in turn: python benchmarks/steps.py FOLDER [NAME ...]
 
 Writes FOLDER/NAME.json as `paribus bench train --json` does. What is compiled is first compiled by several processes at
-once, so that those which are timed find it in torch's cache, and their first steps say what a second run's take.
+once, so that those which are timed find it in torch's cache, and their first steps say what a second run's take. Each
+contender has a process of its own, forked from this one, which has imported what they need and touches no GPU: so
+`start_seconds` are without imports.
 """
 
+import multiprocessing
+import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from paribus.bench.train import in_process, measure, question, sized
-from paribus.spec.run import Runtime
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # asking CUDA itself for a GPU leaves none to forked processes
+
+import torch._inductor.compile_fx  # noqa: F401 as the next, for the processes that are forked
+import transformers.models.bert.modeling_bert
+import transformers.models.deberta_v2.modeling_deberta_v2  # noqa: F401
+
+from paribus.bench.train import LIMIT, contend, measure, question, sized
+from paribus.spec.run import Run, Runtime
 
 STEPS = 20
 AT_ONCE = 4  # processes that compile: the largest takes a quarter of a card of 80 GB
@@ -35,20 +45,70 @@ ROWS: dict[str, tuple[str, str, dict[str, Any], str, list[str]]] = {
 }
 
 
+FORK = multiprocessing.get_context("fork")
+
+
+class Contender:
+    """A process that measures a contender, as in paribus.bench.train."""
+
+    def __init__(self, asked: dict[str, Any], name: str) -> None:
+        self._answer, theirs = FORK.Pipe(duplex=False)
+        self._process = FORK.Process(target=_tell, args=(theirs, {**asked, "contender": name}))
+        self._process.start()
+        theirs.close()
+
+    def told(self) -> dict[str, Any] | str:
+        """What it measured, or in one line why it did not."""
+        try:
+            found: dict[str, Any] | str = self._answer.recv() if self._answer.poll(LIMIT) else "not done in time"
+        except EOFError:
+            self._process.join()
+            found = f"code {self._process.exitcode}"
+        self._process.kill()
+        self._process.join()
+        return found
+
+
+def _tell(answer: Connection, asked: dict[str, Any]) -> None:
+    try:
+        answer.send(contend(asked))
+    except Exception as error:
+        answer.send((str(error).strip().splitlines() or [type(error).__name__])[-1])
+
+
+def run_of(name: str) -> Run:
+    base, scale, changes, batch, _ = ROWS[name]
+    return sized(base, scale, changes, batch)
+
+
+def contenders(name: str) -> list[str]:
+    return [f"compile {how}" for how in ROWS[name][-1]] + PEERS
+
+
+def fill_cache(names: list[str]) -> None:
+    """Compile what will be timed compiled, several at once."""
+    missing = [
+        (question(run_of(name), 1, Runtime()), contender)
+        for name in names
+        for contender in contenders(name)
+        if contender not in ("compile off", "transformers")
+    ]
+    for first in range(0, len(missing), AT_ONCE):
+        for contender in [Contender(*told) for told in missing[first : first + AT_ONCE]]:
+            contender.told()
+
+
 def main(folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    runtime = Runtime()
-    runs = {name: sized(base, scale, set_, batch) for name, (base, scale, set_, batch, _) in ROWS.items()}
-    contenders = {name: [f"compile {how}" for how in row[-1]] + PEERS for name, row in ROWS.items()}
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        for name in names:
-            for contender in contenders[name]:
-                if contender not in ("compile off", "transformers"):
-                    pool.submit(in_process, question(runs[name], 1, runtime), contender)
-    card = in_process(question(runs[names[0]], 1, runtime), "ceiling")
+    fill_cache(names)
+
+    def ask(asked: dict[str, Any], contender: str) -> dict[str, Any] | str:
+        return Contender(asked, contender).told()
+
+    card = ask(question(run_of(names[0]), 1, Runtime()), "ceiling")
     for name in names:
-        base, scale = ROWS[name][:2]
-        measure(runs[name], contenders[name], STEPS, 1, runtime, f"{base}@{scale}", folder / f"{name}.json", card)
+        title, file = "@".join(ROWS[name][:2]), folder / f"{name}.json"
+        measure(run_of(name), contenders(name), STEPS, 1, Runtime(), title, file, card, ask)
 
 
 if __name__ == "__main__":

@@ -229,8 +229,8 @@ def _ceiling(runtime: Runtime) -> float:
     return 2 * size**3 / statistics.median(seconds[3:])
 
 
-def _contend(asked: dict[str, Any]) -> object:
-    """What a process of a contender prints."""
+def contend(asked: dict[str, Any]) -> dict[str, Any]:
+    """What the process of a contender measures: the fields of Timed; of "ceiling", those of the card."""
     runtime = Runtime.model_validate(asked["runtime"])
     if asked["contender"] == "ceiling":
         where = device(runtime)
@@ -312,9 +312,10 @@ def measure(
     title: str,
     json_file: Path | None = None,
     card: dict[str, Any] | str | None = None,
+    ask: Callable[[dict[str, Any], str], dict[str, Any] | str] = in_process,
 ) -> None:
     """Each contender `repeats` times, in turn; a table of their medians, and everything as JSON. `card` is what a
-    process said of the contender "ceiling", where one has said it already."""
+    process said of the contender "ceiling", where one has said it already; `ask` measures a contender."""
     rtd = run.objective if isinstance(run.objective, Rtd) else None
     if any(name.startswith("transformers") for name in contenders):
         if rtd:
@@ -326,7 +327,7 @@ def measure(
             raise ParibusError("--peer transformers: needs the package; pip install 'paribus[hf]'") from None
     refuse_unwritable("--json", json_file)
     asked = question(run, steps, runtime)
-    card = card or in_process(asked, "ceiling")
+    card = card or ask(asked, "ceiling")
     if isinstance(card, str):
         raise ParibusError(card.removeprefix("error: "))
     length, batch = run.packing.length, run.budget.batch_tokens
@@ -343,7 +344,7 @@ def measure(
     failed: dict[str, str] = {}
     for _ in range(repeats):
         for name in contenders:
-            measured = in_process(asked, name)
+            measured = ask(asked, name)
             if isinstance(measured, str):
                 failed[name] = measured
             else:
@@ -405,6 +406,6 @@ if __name__ == "__main__":
     find()  # a user's own variants are part of the vocabulary
     given = json.load(sys.stdin)
     try:
-        Path(given["out"]).write_text(json.dumps(_contend(given)))
+        Path(given["out"]).write_text(json.dumps(contend(given)))
     except ParibusError as error:
         sys.exit(f"error: {error}")
