@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from paribus.bench.curves import apart
 from paribus.bench.train import sized
 from paribus.interop.config import family_of
 from paribus.spec.run import Run, Runtime
@@ -38,10 +39,19 @@ def test_every_row_of_the_table_of_benchmarks_can_be_had_and_has_its_peers(scrip
         assert family_of(sized(base, scale, changes, batch).encoder, False) in ("bert", "deberta-v2")
 
 
-@pytest.mark.parametrize("file", sorted(BENCHMARKS.glob("*/*.json")), ids=lambda file: file.stem)
+STEPS = [file for file in sorted(BENCHMARKS.glob("*/*.json")) if not file.stem.startswith(("curves-", "finetune-"))]
+
+
+@pytest.mark.parametrize("file", STEPS, ids=lambda file: f"{file.parent.name}-{file.stem}")
 def test_what_is_in_the_table_of_benchmarks_can_be_measured_again(file: Path, script: Script) -> None:
     base, scale, changes, batch, _ = script("steps").ROWS[file.stem.removesuffix("-cudnn")]
     assert sized(base, scale, changes, batch) == Run.model_validate(json.loads(file.read_text())["run"])
+
+
+def test_the_curves_that_are_kept_are_of_the_base_as_it_is() -> None:
+    told = json.loads((BENCHMARKS / "h200-2" / "curves-bert-small.json").read_text())
+    assert Run.model_validate(told["run"]) == sized("bert", "small", {}, None)
+    assert (told["ways_apart"], told["seeds_apart"]) == apart(told["found"])
 
 
 def test_the_rows_of_the_table_are_measured_with_one_ceiling(
@@ -57,9 +67,9 @@ def test_the_rows_of_the_table_are_measured_with_one_ceiling(
 
 def test_seeds_that_are_batched_train_as_they_do_apart(script: Script) -> None:
     seeds, run = script("seeds"), sized("bert", "debug", WITHOUT_DROPOUT, "8x16")
-    apart, together = seeds.apart(run, 3, torch.device("cpu"), "off"), seeds.batched(run, 3, torch.device("cpu"), "off")
+    alone, together = seeds.apart(run, 3, torch.device("cpu"), "off"), seeds.batched(run, 3, torch.device("cpu"), "off")
     for _ in range(5):
-        losses = torch.stack([one.step() for one in apart])
+        losses = torch.stack([one.step() for one in alone])
         torch.testing.assert_close(together.step(), losses, rtol=0, atol=5e-6)
     assert len(set(losses.tolist())) == 3 and losses.max() < 6
 

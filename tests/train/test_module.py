@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from paribus.spec.optim import AdamW, Linear
 from paribus.spec.run import Runtime
