@@ -308,9 +308,8 @@ def test_a_batch_for_which_memory_runs_out_has_the_gradients_and_answers_of_its_
     gradients = []
     for step in steps:
         tuned.zero_grad()
-        for loss, _ in tuned._parts(step):
-            assert loss is not None
-            loss.backward()
+        for _ in tuned._parts(step):
+            pass
         gradients.append({name: p.grad.clone() for name, p in tuned.named_parameters() if p.grad is not None})
     for name, gradient in gradients[0].items():
         torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-6)

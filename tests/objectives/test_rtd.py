@@ -61,6 +61,14 @@ def gradients(module: Rtd, loss: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in module.model.named_parameters() if p.grad is not None}
 
 
+def jointly(module: Rtd, asked: Step) -> dict[str, Tensor]:
+    """The gradients of a step of both losses."""
+    module.zero_grad()
+    for _ in module._both(asked):
+        pass
+    return {name: p.grad.clone() for name, p in module.model.named_parameters() if p.grad is not None}
+
+
 def tables(module: Rtd) -> tuple[str, str]:
     """The names of E_G and of what the discriminator's loss moves."""
     names = dict(module.model.named_parameters())
@@ -111,8 +119,7 @@ def test_the_gradient_of_a_joint_step_is_the_sum_of_both(rtd: Make, packed: Path
     spec = rtd(sharing=sharing, optimizers="joint", discriminator_weight=7.0)
     module, asked = Rtd(spec, SIZE, 0), step(spec, packed)
     by_mlm, by_rtd = (gradients(module, losses(module, asked)[which]) for which in (0, 1))
-    (joint,) = (loss for loss, _ in module._both(asked))
-    for name, gradient in gradients(module, joint).items():
+    for name, gradient in jointly(module, asked).items():
         expected = by_mlm.get(name, torch.zeros(())) + 7.0 * by_rtd.get(name, torch.zeros(()))
         torch.testing.assert_close(gradient, expected.expand_as(gradient), rtol=1e-5, atol=1e-6)
 
@@ -126,7 +133,7 @@ def test_micro_batches_give_the_samples_and_the_gradient_of_the_whole_step(
     whole, cut = step(spec, packed, number=1), step(spec, packed, micro_rows, number=1)
     sampled = torch.cat([module.generate(micro)[1] for micro in cut.micros])
     assert torch.equal(sampled, module.generate(whole.micros[0])[1])
-    expected, found = (gradients(module, sum(loss for loss, _ in module._both(s))) for s in (whole, cut))
+    expected, found = (jointly(module, s) for s in (whole, cut))
     for name, gradient in found.items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
 
@@ -189,11 +196,10 @@ def test_turns_have_the_two_terms_of_the_joint_loss(rtd: Make, packed: Path) -> 
     spec = rtd(sharing="nes", discriminator_weight=7.0)
     module, asked, sampled = Rtd(spec, SIZE, 0), step(spec, packed, 3), []
     turns = [*module._generator(sampled, asked)], [*module._discriminator(sampled, asked)]
-    loss, parts = (sum(loss for loss, _ in module._both(asked)), [named for _, named in module._both(asked)])
-    torch.testing.assert_close(sum(loss for turn in turns for loss, _ in turn), loss)
-    torch.testing.assert_close(sum(named["loss"] for turn in turns for _, named in turn), loss)
+    parts = [*module._both(asked)]
+    torch.testing.assert_close(sum(n["loss"] for turn in turns for n in turn), sum(n["loss"] for n in parts))
     for which, name in enumerate(("generator_loss", "discriminator_loss")):
-        torch.testing.assert_close(sum(n[name] for _, n in turns[which]), sum(n[name] for n in parts))
+        torch.testing.assert_close(sum(n[name] for n in turns[which]), sum(n[name] for n in parts))
 
 
 def replace_schedule(spec: Pretraining) -> Pretraining:
