@@ -52,15 +52,15 @@ class Contender:
     """A process that measures a contender, as in paribus.bench.train."""
 
     def __init__(self, asked: dict[str, Any], name: str) -> None:
-        self._answer, theirs = FORK.Pipe(duplex=False)
-        self._process = FORK.Process(target=_tell, args=(theirs, {**asked, "contender": name}))
+        self._ours, theirs = FORK.Pipe(duplex=False)
+        self._process = FORK.Process(target=_contend, args=(theirs, {**asked, "contender": name}))
         self._process.start()
         theirs.close()
 
-    def told(self) -> dict[str, Any] | str:
+    def answer(self) -> dict[str, Any] | str:
         """What it measured, or in one line why it did not."""
         try:
-            found: dict[str, Any] | str = self._answer.recv() if self._answer.poll(LIMIT) else "not done in time"
+            found: Any = self._ours.recv() if self._ours.poll(LIMIT) else f"not done after {LIMIT:.0f} s"
         except EOFError:
             self._process.join()
             found = f"code {self._process.exitcode}"
@@ -69,42 +69,46 @@ class Contender:
         return found
 
 
-def _tell(answer: Connection, asked: dict[str, Any]) -> None:
+def _contend(to: Connection, asked: dict[str, Any]) -> None:
     try:
-        answer.send(contend(asked))
+        to.send(contend(asked))
     except Exception as error:
-        answer.send((str(error).strip().splitlines() or [type(error).__name__])[-1])
+        to.send((str(error).strip().splitlines() or [type(error).__name__])[-1])
+
+
+def ask(asked: dict[str, Any], name: str) -> dict[str, Any] | str:
+    """As paribus.bench.train.in_process, of a forked process."""
+    return Contender(asked, name).answer()
 
 
 def run_of(name: str) -> Run:
+    """The run of a row."""
     base, scale, changes, batch, _ = ROWS[name]
     return sized(base, scale, changes, batch)
 
 
 def contenders(name: str) -> list[str]:
+    """Ours and the peers of a row."""
     return [f"compile {how}" for how in ROWS[name][-1]] + PEERS
 
 
 def fill_cache(names: list[str]) -> None:
     """Compile what will be timed compiled, several at once."""
-    missing = [
+    compiled = [
         (question(run_of(name), 1, Runtime()), contender)
         for name in names
         for contender in contenders(name)
         if contender not in ("compile off", "transformers")
     ]
-    for first in range(0, len(missing), AT_ONCE):
-        for contender in [Contender(*told) for told in missing[first : first + AT_ONCE]]:
-            contender.told()
+    for first in range(0, len(compiled), AT_ONCE):
+        for begun in [Contender(*one) for one in compiled[first : first + AT_ONCE]]:
+            if isinstance(why := begun.answer(), str):
+                print(why, file=sys.stderr)
 
 
 def main(folder: Path, names: list[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     fill_cache(names)
-
-    def ask(asked: dict[str, Any], contender: str) -> dict[str, Any] | str:
-        return Contender(asked, contender).told()
-
     card = ask(question(run_of(names[0]), 1, Runtime()), "ceiling")
     for name in names:
         title, file = "@".join(ROWS[name][:2]), folder / f"{name}.json"

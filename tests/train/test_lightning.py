@@ -10,7 +10,10 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-@pytest.mark.parametrize("module", ["objectives.pretrain", "evaluate.finetune", "bench.train", "bench.together"])
+TRAINING = ["objectives.pretrain", "evaluate.finetune", "train.fit", "bench.train", "bench.together"]
+
+
+@pytest.mark.parametrize("module", TRAINING)
 def test_training_imports_nothing_of_torchmetrics(module: str) -> None:
     named = "{'torchmetrics', 'matplotlib', 'transformers'}"
     assert run(f"import sys, paribus.{module}; print({named} & set(sys.modules))") == "set()"

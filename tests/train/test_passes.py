@@ -1,5 +1,6 @@
 """Compiled passes: the same numbers, one graph, no recompilation, and no end of a run where there is no compiler."""
 
+import gc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -142,6 +143,30 @@ def test_no_gradient_of_a_micro_batch_is_awaited_when_the_next_begins(
     spec = pretraining(objective={"masking": "dynamic", **objective})
     trained(spec, packed, ON.model_copy(update={"compile": "off"}))
     assert len(begun) > 12
+
+
+def test_a_capture_that_fails_says_what_went_wrong_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Capture:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def __enter__(self) -> None:
+            assert not gc.isenabled()
+
+        def __exit__(self, *_: object) -> None:
+            raise RuntimeError("a previous error during capture")
+
+    def compute(_: torch.Tensor) -> Any:
+        try:
+            return {}["inner"]
+        except KeyError:
+            raise ValueError("what went wrong")  # noqa: B904
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", object)
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    with pytest.raises(ValueError, match="what went wrong"):
+        passes.Graph(compute, (torch.ones(1),), None)
+    assert gc.isenabled()
 
 
 class Replaying(pl.Callback):

@@ -1,5 +1,8 @@
 """Metrics: pure functions of gold and predicted values, as fractions, and the constant answer they are printed beside.
 
+scikit-learn and scipy are loaded where they are asked for: that takes a second or two, and evaluating a masked language
+model by its loss needs neither.
+
 Gold values are an item's `gold` (data/formats.py); predictions are labels, numbers, strings or label sequences alike.
 """
 
@@ -21,19 +24,6 @@ from paribus.spec.task import Metric, MultipleChoice, Pair, Regression, Sentence
 
 Labels = Sequence[str]
 LabelSequences = Sequence[Sequence[str]]
-
-
-def _sklearn() -> Any:
-    """scikit-learn's metrics. A second or two to load, and evaluating by loss needs none."""
-    import sklearn.metrics
-
-    return sklearn.metrics
-
-
-def _stats() -> Any:
-    import scipy.stats
-
-    return scipy.stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +81,16 @@ def detection(probability: NDArray[np.float64], replaced: NDArray[np.bool_]) -> 
 
     No accuracy: nine in ten tokens are not replaced, so saying that of all of them would score above 0.9.
     """
+    from sklearn.metrics import f1_score, log_loss, precision_score, recall_score, roc_auc_score
+
     found = probability > 0.5
     return {
-        "loss": float(_sklearn().log_loss(replaced, probability, labels=[False, True])),
-        "precision": float(_sklearn().precision_score(replaced, found, zero_division=0.0)),
-        "recall": float(_sklearn().recall_score(replaced, found, zero_division=0.0)),
-        "f1": float(_sklearn().f1_score(replaced, found, zero_division=0.0)),
+        "loss": float(log_loss(replaced, probability, labels=[False, True])),
+        "precision": float(precision_score(replaced, found, zero_division=0.0)),
+        "recall": float(recall_score(replaced, found, zero_division=0.0)),
+        "f1": float(f1_score(replaced, found, zero_division=0.0)),
         # Undefined without one of each, as where a generator always guesses right: then nothing is told apart.
-        "auc": float(_sklearn().roc_auc_score(replaced, probability)) if 0 < replaced.sum() < len(replaced) else 0.5,
+        "auc": float(roc_auc_score(replaced, probability)) if 0 < replaced.sum() < len(replaced) else 0.5,
     }
 
 
@@ -137,19 +129,23 @@ def accuracy(labels: Labels, gold: Sequence[object], predicted: Sequence[object]
 
 def f1(labels: Labels, gold: Labels, predicted: Labels) -> float:
     """F1 of the last label, the positive class; 0 where it is neither present nor predicted."""
-    return float(_sklearn().f1_score(gold, predicted, labels=[labels[-1]], average="macro", zero_division=0))
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(gold, predicted, labels=[labels[-1]], average="macro", zero_division=0))
 
 
 def macro_f1(labels: Labels, gold: Labels, predicted: Labels) -> float:
     """Mean F1 of the labels that are present or predicted."""
-    return float(_sklearn().f1_score(gold, predicted, average="macro", zero_division=0))
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(gold, predicted, average="macro", zero_division=0))
 
 
 def mcc(labels: Labels, gold: Labels, predicted: Labels) -> float:
     """Matthews correlation; 0 if either side is constant."""
-    return (
-        float(_sklearn().matthews_corrcoef(gold, predicted)) if len(set(gold)) > 1 and len(set(predicted)) > 1 else 0.0
-    )
+    from sklearn.metrics import matthews_corrcoef
+
+    return float(matthews_corrcoef(gold, predicted)) if len(set(gold)) > 1 and len(set(predicted)) > 1 else 0.0
 
 
 # --- answer options --------------------------------------------------------------------------------------------------
@@ -191,12 +187,16 @@ def _likeliest(labels: Labels, gold: Labels, of: Options) -> tuple[list[list[str
 
 def pearson(labels: Labels, gold: Sequence[float], predicted: Sequence[float]) -> float:
     """Linear correlation; 0 if either side is constant."""
-    return float(_stats().pearsonr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+    from scipy.stats import pearsonr
+
+    return float(pearsonr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
 
 
 def spearman(labels: Labels, gold: Sequence[float], predicted: Sequence[float]) -> float:
     """Rank correlation; 0 if either side is constant."""
-    return float(_stats().spearmanr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
+    from scipy.stats import spearmanr
+
+    return float(spearmanr(gold, predicted).statistic) if _vary(gold, predicted) else 0.0
 
 
 def _vary(*sides: Sequence[float]) -> bool:
@@ -266,9 +266,9 @@ def token_accuracy(labels: Labels, gold: LabelSequences, predicted: LabelSequenc
 
 def token_f1(labels: Labels, gold: LabelSequences, predicted: LabelSequences) -> float:
     """Micro F1 over words whose label is not the first one ("O")."""
-    return float(
-        _sklearn().f1_score(*_flat(gold, predicted), labels=list(labels[1:]), average="micro", zero_division=0)
-    )
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(*_flat(gold, predicted), labels=list(labels[1:]), average="micro", zero_division=0))
 
 
 def entity_f1(labels: Labels, gold: LabelSequences, predicted: LabelSequences) -> float:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
 from paribus.errors import ParibusError
 from paribus.spec.run import Runtime
-from paribus.train.lightning import pl
+from paribus.train.lightning import LightningEnvironment, pl
 
 logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)
 warnings.filterwarnings("ignore", module="pytorch_lightning|lightning_fabric")

@@ -1,7 +1,8 @@
 """Lightning, without torchmetrics and torch's compiler: most of the seconds that it takes to import.
 
 torchmetrics brings scipy, matplotlib and transformers along, the compiler sympy. Lightning asks only whether a logged
-value is a metric, and a module compiled; here neither ever is. Whoever imports them later gets the real ones.
+value is a metric, and a module compiled; here neither ever is. Whoever imports them later gets the real ones, but not
+another thread meanwhile.
 """
 
 import importlib.machinery
@@ -42,6 +43,10 @@ try:
     with _without("torchmetrics"), _without("torch._dynamo"):
         import pytorch_lightning as pl
 except (ImportError, AttributeError):  # a version of it, or of torch, that asks for more of them
+    for name in [name for name in sys.modules if name.startswith(("pytorch_lightning", "lightning_fabric"))]:
+        del sys.modules[name]
     import pytorch_lightning as pl
 
-__all__ = ["pl"]
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment  # noqa: E402  -- is part of it
+
+__all__ = ["LightningEnvironment", "pl"]

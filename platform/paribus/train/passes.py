@@ -1,6 +1,7 @@
 """How a micro-batch goes forward and backward: as written, compiled, or replayed as a CUDA graph.
 
-What cannot be had is said once on standard error, and the next best is done: a run never ends for it.
+What cannot be had is said once on standard error, and the next best is done: a run does not end for it, but for a
+compiled backward pass that fails after others of it did not.
 """
 
 import gc
@@ -123,8 +124,7 @@ class Passes:
                 graph = self._graphs[shapes] = Graph(self._compiled.get(compute, compute), inputs, self._pool)
             except Exception as error:  # out of memory too: without graphs it fitted
                 _leave_capture(before)
-                # What is said when a capture ends hides what went wrong in it.
-                self._settle("on" if self._compiles else "off", error.__context__ or error)
+                self._settle("on" if self._compiles else "off", error)
         return graph(leaves) if graph and self.how == "graphs" else None
 
     def _settle(self, how: How, why: object) -> None:
@@ -167,12 +167,19 @@ class Graph:
         torch.clear_autocast_cache()
         torch.set_autocast_cache_enabled(False)
         gc.disable()  # what an earlier training left, graphs too, is not to be freed in the middle of a capture
+        failed: Exception | None = None
         try:
             # Batches are made, and pinned, in another thread meanwhile.
             with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
-                loss, parts = compute(*structure.unflatten(self._inputs))
-                loss.backward()  # type: ignore[no-untyped-call]
-                self._parts = {name: part.detach() for name, part in parts.items()}
+                try:
+                    loss, parts = compute(*structure.unflatten(self._inputs))
+                    loss.backward()  # type: ignore[no-untyped-call]
+                    self._parts = {name: part.detach() for name, part in parts.items()}
+                except Exception as error:
+                    failed = error
+                    raise
+        except Exception as ended:  # what is said at the end of a capture hides what went wrong in it
+            raise failed or ended from None
         finally:
             torch.set_autocast_cache_enabled(cached)
             if collected:
