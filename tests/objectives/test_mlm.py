@@ -103,6 +103,8 @@ def test_a_sentence_objective_adds_a_mean_over_rows(pretraining: Make, pairs: Pa
     assert sentence.item() == pytest.approx(math.log(2), abs=0.05)
     without = total(Mlm(plain, SIZE, 0), step(plain, pairs, 5))
     torch.testing.assert_close(total(module, asked), without + sentence)
+    losses = [module.part(micro, asked.predicted, asked.rows)[0] for micro in asked.micros]
+    torch.testing.assert_close(torch.stack(losses).sum(), without + sentence)
     assert gradients(module).keys() >= {"sentence_head.out.weight", "sentence_head.dense.weight"}
 
 

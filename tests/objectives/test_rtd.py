@@ -55,10 +55,14 @@ def detected(module: Rtd, asked: Step, micro: Micro, sampled: Tensor) -> Tensor:
     return module.discriminator_part(micro, module._asked(asked), sampled)[1]["discriminator_loss"]
 
 
+def added_up(module: Rtd) -> dict[str, Tensor]:
+    return {name: p.grad.clone() for name, p in module.model.named_parameters() if p.grad is not None}
+
+
 def gradients(module: Rtd, loss: Tensor) -> dict[str, Tensor]:
     module.zero_grad()
     loss.backward()
-    return {name: p.grad.clone() for name, p in module.model.named_parameters() if p.grad is not None}
+    return added_up(module)
 
 
 def jointly(module: Rtd, asked: Step) -> dict[str, Tensor]:
@@ -66,7 +70,7 @@ def jointly(module: Rtd, asked: Step) -> dict[str, Tensor]:
     module.zero_grad()
     for _ in module._both(asked):
         pass
-    return {name: p.grad.clone() for name, p in module.model.named_parameters() if p.grad is not None}
+    return added_up(module)
 
 
 def tables(module: Rtd) -> tuple[str, str]:
@@ -197,7 +201,15 @@ def test_turns_have_the_two_terms_of_the_joint_loss(rtd: Make, packed: Path) -> 
     module, asked, sampled = Rtd(spec, SIZE, 0), step(spec, packed, 3), []
     turns = [*module._generator(sampled, asked)], [*module._discriminator(sampled, asked)]
     parts = [*module._both(asked)]
-    torch.testing.assert_close(sum(n["loss"] for turn in turns for n in turn), sum(n["loss"] for n in parts))
+    told, predicted = module._asked(asked), asked.predicted
+    loss = sum(module.part(micro, predicted, told)[0] for micro in asked.micros)
+    in_turns = sum(module.generator_part(micro, predicted)[0] for micro in asked.micros) + sum(
+        module.discriminator_part(micro, told, tokens_M)[0]
+        for micro, tokens_M in zip(asked.micros, sampled, strict=True)
+    )
+    torch.testing.assert_close(in_turns, loss)
+    torch.testing.assert_close(sum(n["loss"] for turn in turns for n in turn), loss)
+    torch.testing.assert_close(sum(n["loss"] for n in parts), loss)
     for which, name in enumerate(("generator_loss", "discriminator_loss")):
         torch.testing.assert_close(sum(n[name] for n in turns[which]), sum(n[name] for n in parts))
 

@@ -58,18 +58,12 @@ class Passes:
             torch._foreach_zero_(found)
 
     def __call__(self, compute: Callable[..., Parts], *inputs: Any) -> dict[str, Tensor]:
-        """Add up the gradients of the loss that `compute` says of `inputs`; its parts.
-
-        Nothing leads back from them to the passes: while those of one micro-batch are held, gradients are summed on
-        their stream, and no graph of another can be captured.
-        """
+        """Add up the gradients of the loss that `compute` says of `inputs`; its parts."""
         if self.how != "off" and self._compiles and compute not in self._compiled:
             self._compile(compute, inputs)
         if self.how == "graphs" and (found := self._replay(compute, inputs)):
             return found
-        loss, parts = self._run(compute, inputs)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return {name: part.detach() for name, part in parts.items()}
+        return _backward(*self._run(compute, inputs))
 
     def forget(self) -> None:
         """Give back the memory of graphs; they are captured again when they are needed."""
@@ -136,6 +130,16 @@ class Passes:
         self.forget()
 
 
+def _backward(loss: Tensor, parts: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Add up the gradients of a loss; its parts.
+
+    Nothing leads back from them to the passes: while those of one micro-batch are held, torch may sum gradients of the
+    next on their stream, which ends a capture.
+    """
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {name: part.detach() for name, part in parts.items()}
+
+
 def _put(parameters: Sequence[nn.Parameter], gradients: Sequence[Tensor | None] | None) -> None:
     """Gradients in the place of what parameters have; None: they have none."""
     for parameter, gradient in zip(parameters, gradients or [None] * len(parameters), strict=True):
@@ -172,9 +176,7 @@ class Graph:
             # Batches are made, and pinned, in another thread meanwhile.
             with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
                 try:
-                    loss, parts = compute(*structure.unflatten(self._inputs))
-                    loss.backward()  # type: ignore[no-untyped-call]
-                    self._parts = {name: part.detach() for name, part in parts.items()}
+                    self._parts = _backward(*compute(*structure.unflatten(self._inputs)))
                 except Exception as error:
                     failed = error
                     raise
