@@ -30,6 +30,12 @@ def test_a_draw_depends_on_its_own_counters_only(rows: list[int], places: list[i
     assert together.min() >= 0 and together.max() < 1
 
 
+@given(COUNTERS, COUNTERS)
+def test_the_bits_of_the_first_counters_lead_to_those_of_the_next(first: list[int], then: list[int]) -> None:
+    rows, places = np.array(first)[:, None], np.array(then)[None, :]
+    assert np.array_equal(bits(bits(7, rows), places), bits(7, rows, places))
+
+
 def test_the_order_of_counters_matters() -> None:
     assert bits(7, 1, 2) != bits(7, 2, 1)
 

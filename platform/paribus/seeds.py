@@ -25,8 +25,9 @@ def _mix(x: U64) -> U64:
     return x ^ (x >> np.uint64(31))
 
 
-def bits(key: int, *counters: NDArray[np.integer] | int) -> U64:
-    """64 random bits for each broadcast combination of `counters` in the stream `key` (from `seed_for`)."""
+def bits(key: int | U64, *counters: NDArray[np.integer] | int) -> U64:
+    """64 random bits for each broadcast combination of `counters` in the stream `key`: from `seed_for`, or the bits of
+    its first counters, of which these are the next."""
     state = np.asarray(key, dtype=np.uint64)
     with np.errstate(over="ignore"):
         for counter in counters:
@@ -34,7 +35,7 @@ def bits(key: int, *counters: NDArray[np.integer] | int) -> U64:
     return state
 
 
-def uniforms(key: int, *counters: NDArray[np.integer] | int) -> NDArray[np.float64]:
+def uniforms(key: int | U64, *counters: NDArray[np.integer] | int) -> NDArray[np.float64]:
     """Uniform draws in [0, 1) for each broadcast combination of `counters` in the stream `key`."""
     return (bits(key, *counters) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

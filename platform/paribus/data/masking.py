@@ -46,26 +46,29 @@ def mask(
     none that is left would fit it is fewer.  `continues` (rows, length) says where a token goes on with the word before
     it; None: nowhere.  Random tokens are drawn from the ordinary ones (no special, no [UNK]), or from all ids.
     """
-    stream = seed_for(seed, "mask")
-    at = rows[:, None], visits[:, None], np.arange(tokens.shape[1])[None, :]
+    state = bits(seed_for(seed, "mask"), rows[:, None], visits[:, None], np.arange(tokens.shape[1])[None, :])
     candidate = _candidates(tokens, mask_specials)
-    count = _count(candidate, rate)
-    begins = candidate.copy()
-    if continues is not None and not isinstance(unit, Tokens):
-        begins[:, 1:] &= ~(continues[:, 1:] & candidate[:, :-1])
-    asked = unit_lengths(unit, uniforms(stream, *at, 3))
-    window = int(1 / rate) if isinstance(unit, NGrams) and unit.truncation == "left-to-right" else None
-    chosen, first = _choose(candidate, begins, count, uniforms(stream, *at, 0), asked, window)
-    if isinstance(unit, Tokens) and unit.drawn == "repeated":
-        chosen = _draw(candidate, count, uniforms(stream, *at, 0))
-    fate = uniforms(stream, *at, 1)
-    if isinstance(unit, WholeWords | Spans | NGrams) and unit.replacement_per == "unit":
-        fate = np.take_along_axis(fate, first, axis=1)
+    count, draws = _count(candidate, rate), uniforms(state, 0)
+    first: Integers | None = None
+    if isinstance(unit, Tokens):
+        chosen = (_draw if unit.drawn == "repeated" else _lowest)(candidate, count, draws)
+    else:
+        begins = candidate.copy()
+        if continues is not None:
+            begins[:, 1:] &= ~(continues[:, 1:] & candidate[:, :-1])
+        lengths = unit_lengths(unit, uniforms(state, 3))
+        window = int(1 / rate) if isinstance(unit, NGrams) and unit.truncation == "left-to-right" else None
+        chosen, begin = _choose(candidate, begins, count, draws, lengths, window)
+        if isinstance(unit, WholeWords | Spans | NGrams) and unit.replacement_per == "unit":
+            first = begin
+    at = np.nonzero(chosen)
+    fate = uniforms(state[at if first is None else (at[0], first[at])], 1)
     lowest = FIRST_ORDINARY if replacement.pool == "ordinary" else 0
-    drawn = (bits(stream, *at, 2) % np.uint64(size - lowest)).astype(tokens.dtype) + lowest
-    inputs = np.where(chosen & (fate < replacement.mask), MASK, tokens)
-    in_random = chosen & (fate >= replacement.mask) & (fate < replacement.mask + replacement.random)
-    return Masked(np.where(in_random, drawn, inputs).astype(tokens.dtype), chosen)
+    drawn = (bits(state[at], 2) % np.uint64(size - lowest)).astype(tokens.dtype) + lowest
+    shown = np.where(fate < replacement.mask + replacement.random, drawn, tokens[at])
+    inputs = tokens.copy()
+    inputs[at] = np.where(fate < replacement.mask, MASK, shown)
+    return Masked(inputs, chosen)
 
 
 def asked(tokens: Integers, rate: float, mask_specials: bool) -> NDArray[np.int64]:
@@ -76,8 +79,8 @@ def asked(tokens: Integers, rate: float, mask_specials: bool) -> NDArray[np.int6
 
 
 def _candidates(tokens: Integers, mask_specials: bool) -> Flags:
-    candidate: Flags = (tokens >= UNK) | (mask_specials & np.isin(tokens, (CLS, SEP)))
-    return candidate
+    candidate: Flags = tokens >= UNK
+    return candidate | np.isin(tokens, (CLS, SEP)) if mask_specials else candidate
 
 
 def _count(candidate: Flags, rate: float) -> NDArray[np.int64]:
@@ -98,6 +101,15 @@ def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:
         case _:
             raise DataError(f"objective.unit.kind {unit.kind!r} has no lengths")
     return 1 + np.searchsorted(np.cumsum(weights / weights.sum())[:-1], draws, side="right")
+
+
+def _lowest(candidate: Flags, count: Integers, draws: NDArray[np.float64]) -> Flags:
+    """The `count` candidates of a row with the lowest draws."""
+    order = np.argsort(np.where(candidate, draws, 2.0), axis=1, kind="stable")[:, : count.max(initial=0)]
+    chosen = np.zeros_like(candidate)
+    number = np.arange(order.shape[1])
+    np.put_along_axis(chosen, order, number < np.minimum(count, candidate.sum(1))[:, None], axis=1)
+    return chosen
 
 
 def _draw(candidate: Flags, count: Integers, draws: NDArray[np.float64]) -> Flags:

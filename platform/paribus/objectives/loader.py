@@ -128,7 +128,7 @@ class Steps:
                     sampling_B=None if micro.draws_M is None else torch.from_numpy(sampling[part]),
                     draws_M=None,
                 )
-            micros.append(self._shaped(micro) if self.fixed else micro)
+            micros.append(self._shaped(micro) if self.fixed else micro.unpadded(micro.padding_BT))
         real = int(self._rows.lengths[rows].sum())
         if self.fixed:
             counts = torch.tensor([max(1, predicted), len(rows), real], dtype=torch.float32)
@@ -195,4 +195,4 @@ def make_micro(
         None if labels is None else torch.from_numpy(labels.astype(np.int64)),
         None if draws is None else torch.from_numpy(draws),
         blocked,
-    ).unpadded(padding)
+    )

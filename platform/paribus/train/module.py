@@ -52,7 +52,7 @@ class Trained(pl.LightningModule):
         optimizer: Any = self.optimizers()
         clip = getattr(self._optimizer, "clip", 0.0) or float("inf")
         parts: dict[str, Tensor] = {}
-        norms = []
+        parameters, norms = self.passes.parameters, []
         for number, turn in enumerate(turns):
             found: dict[str, Tensor] = {}
             self._zero(optimizer, number)
@@ -61,10 +61,10 @@ class Trained(pl.LightningModule):
                 found.clear()
                 batch = self._smaller(batch)
                 self._draw_dropout_from(*([number] if number else []))
-            self.ranks.add_up([*(p.grad for p in self.parameters() if p.grad is not None), *found.values()])
+            self.ranks.add_up([*(p.grad for p in parameters if p.grad is not None), *found.values()])
             for name, part in found.items():
                 parts[name] = parts[name] + part if name in parts else part
-            norms.append(self.ranks.clip(self.parameters(), clip))
+            norms.append(self.ranks.clip(parameters, clip))
             # Lightning counts steps by its wrapper: the last turn's stands for the whole update.
             (optimizer if turn is turns[-1] else optimizer.optimizer).step()
         rate = torch.tensor(optimizer.param_groups[0]["lr"], dtype=torch.float64)
@@ -80,7 +80,11 @@ class Trained(pl.LightningModule):
     def _draw_dropout_from(self, *turn: int) -> None:
         """Dropout draws from a stream of its own each step, so a resumed run draws what an undisturbed one would."""
         rank = ["rank", self.ranks.rank] if self.ranks.rank else []
-        torch.manual_seed(seed_for(self._seed, self._purpose, "dropout", self.global_step, *turn, *rank))
+        seed = seed_for(self._seed, self._purpose, "dropout", self.global_step, *turn, *rank)
+        # torch.manual_seed asks every kind of device there could be, which takes as long as a small step's launching.
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.default_generators[self.device.index].manual_seed(seed)
 
     def _runs_out(self, losses: Losses, found: dict[str, Tensor]) -> bool:
         """Add up the gradients, and in `found` the named parts; whether memory ran out meanwhile."""

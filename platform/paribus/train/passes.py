@@ -7,6 +7,7 @@ compiled backward pass that fails after others of it did not.
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -42,6 +43,12 @@ class Passes:
         self._turn = 0
         self._gradients: dict[int, list[Tensor | None]] = {}
 
+    @cached_property
+    def parameters(self) -> list[nn.Parameter]:
+        """Those of the module. Gathered once, when it is where it trains: to look for them takes a good part of the
+        launching of a small step."""
+        return list(self._module.parameters())
+
     @property
     def keeps_gradients(self) -> bool:
         """Whether gradients must stay where they are from step to step, zeroed and not freed."""
@@ -49,12 +56,11 @@ class Passes:
 
     def zero_gradients(self, turn: int) -> None:
         """Zeros where graphs add to, and none that another turn of the step had: a parameter that has one is moved."""
-        parameters = list(self._module.parameters())
         if turn != self._turn:
-            self._gradients[self._turn] = [parameter.grad for parameter in parameters]
-            _put(parameters, self._gradients.get(turn))
+            self._gradients[self._turn] = [parameter.grad for parameter in self.parameters]
+            _put(self.parameters, self._gradients.get(turn))
             self._turn = turn
-        if found := [parameter.grad for parameter in parameters if parameter.grad is not None]:
+        if found := [parameter.grad for parameter in self.parameters if parameter.grad is not None]:
             torch._foreach_zero_(found)
 
     def __call__(self, compute: Callable[..., Parts], *inputs: Any) -> dict[str, Tensor]:
@@ -78,12 +84,11 @@ class Passes:
 
         torch._dynamo.config.recompile_limit = SHAPES
         self._compiled[compute] = torch.compile(compute, fullgraph=True, dynamic=False, backend=BACKEND)
-        device = next(self._module.parameters()).device
+        device = self.parameters[0].device
         if self.how == "graphs" and device.type != "cuda":
             self._settle("on", f"needs a GPU, found {device.type}")
-        parameters = list(self._module.parameters())
-        gradients = [parameter.grad for parameter in parameters]
-        _put(parameters, None)
+        gradients = [parameter.grad for parameter in self.parameters]
+        _put(self.parameters, None)
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
                 self._compiled[compute](*inputs)[0].backward()  # type: ignore[no-untyped-call]
@@ -91,7 +96,7 @@ class Passes:
                 pass  # the step itself will meet it too, where smaller micro-batches are taken
             except Exception as error:  # of as many kinds as there are compilers
                 self._settle("off", error)
-        _put(parameters, gradients)
+        _put(self.parameters, gradients)
 
     def _run(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> Parts:
         """Without a graph."""
