@@ -39,7 +39,8 @@ def test_every_row_of_the_table_of_benchmarks_can_be_had_and_has_its_peers(scrip
         assert family_of(sized(base, scale, changes, batch).encoder, False) in ("bert", "deberta-v2")
 
 
-STEPS = [file for file in sorted(BENCHMARKS.glob("*/*.json")) if not file.stem.startswith(("curves-", "finetune-"))]
+OTHERS = "curves-", "finetune-", "seeds-", "together-"
+STEPS = [file for file in sorted(BENCHMARKS.glob("*/*.json")) if not file.stem.startswith(OTHERS)]
 
 
 @pytest.mark.parametrize("file", STEPS, ids=lambda file: f"{file.parent.name}-{file.stem}")
@@ -48,8 +49,9 @@ def test_what_is_in_the_table_of_benchmarks_can_be_measured_again(file: Path, sc
     assert sized(base, scale, changes, batch) == Run.model_validate(json.loads(file.read_text())["run"])
 
 
-def test_the_curves_that_are_kept_are_of_the_base_as_it_is() -> None:
-    told = json.loads((BENCHMARKS / "h200-2" / "curves-bert-small.json").read_text())
+@pytest.mark.parametrize("folder", ["h200-2", "h200-3"])
+def test_the_curves_that_are_kept_are_of_the_base_as_it_is(folder: str) -> None:
+    told = json.loads((BENCHMARKS / folder / "curves-bert-small.json").read_text())
     assert Run.model_validate(told["run"]) == sized("bert", "small", {}, None)
     assert (told["ways_apart"], told["seeds_apart"]) == apart(told["found"])
 
@@ -90,3 +92,12 @@ def test_fine_tuning_is_timed_in_both_ways(script: Script, tmp_path: Path) -> No
     steps = told["recipe"]["epochs"] * 512 / told["recipe"]["batch_items"] - finetune.WARM_UP
     assert [(row["compile"], len(row["step_ms"])) for row in told["rows"]] == [("off", steps), ("graphs", steps)]
     assert all(row["items_per_second"] > 0 for row in told["rows"])
+
+
+@pytest.mark.drill
+def test_whole_runs_are_counted_after_the_first_of_each_worker(script: Script, tmp_path: Path) -> None:
+    script("runs").main(tmp_path / "runs.json", "debug", [], [("off", 1)], CPU)
+    (row,) = json.loads((tmp_path / "runs.json").read_text())["rows"]
+    first, last = row["ends"]
+    assert row["seconds_a_run"] == pytest.approx(last - first) and 0 < first < last
+    assert [stage["kind"] for stage in row["stages"]] == ["pretrain", "evaluate"] * 2
