@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from paribus.bench.train import WARM_UP, Clock, head, name_of, sized
+from paribus.bench.train import WARM_UP, Clock, head, name_of, refuse_unwritable, sized
 from paribus.errors import Stopped
 from paribus.evaluate.features import Feature
 from paribus.evaluate.finetune import Epochs, Steps, Tuned
@@ -62,6 +62,7 @@ def time_steps(run: Run, asked: TaskTuning, units: Sequence[list[Feature]], runt
 
 
 def main(file: Path, run: Run, asked: TaskTuning, items: int, runtime: Runtime, title: str) -> None:
+    refuse_unwritable("FILE", file)
     units = sentences(items, run.tokenizer.vocabulary_size, asked.length)
     rows = []
     for how in ("off", "graphs"):

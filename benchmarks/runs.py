@@ -2,12 +2,14 @@
 
 Static and dynamic masking of the base `bert`: a pretraining, its evaluation and eight fine-tunings of two tasks a run.
 A way is how steps are computed (`--compile`) and how many workers share the device. Corpus and tasks are prepared
-before; each way has a copy of the store they are in, a command of its own, and two runs a worker: the first ones load
-and compile, the others are counted.
+before; each way has a copy of the store they are in, a command of its own, and two runs a worker. The first ones load
+and compile: what is counted is from the end of as many runs as there are workers to the end of the last, when they are
+about as far as each other.
 """
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,13 +19,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paribus.bench.train import head, name_of
+from paribus.bench.train import head, name_of, refuse_unwritable
 from paribus.errors import ParibusError
 from paribus.execute import Context, execute
 from paribus.plan.arms import arms
 from paribus.plan.plan import plan
 from paribus.plan.stages import Stages
-from paribus.project import find
+from paribus.project import PACKAGE, find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
 from paribus.train.fit import device
@@ -57,10 +59,14 @@ def measure(home: Path, scale: str, how: str, workers: int, where: str) -> dict[
     """What two runs a worker take."""
     placed = ["--gpus", "0", "--per-gpu"] if where == "cuda" else ["--device", "cpu", "--workers"]
     asked = ["--scale", scale, "--seeds", str(workers), "--compile", how, *placed, str(workers)]
+    # The store of this way, whatever the user's is, and this very code.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PARIBUS_")}
+    env["PYTHONPATH"] = os.pathsep.join([str(PACKAGE.parent), env.get("PYTHONPATH", "")])
     began = time.time()
     done = subprocess.run(
         [sys.executable, "-m", "paribus", "run", NAME, *asked],
         cwd=home,
+        env=env,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -83,13 +89,14 @@ def measure(home: Path, scale: str, how: str, workers: int, where: str) -> dict[
 
 
 def main(file: Path, scale: str, tasks: Sequence[str], ways: Sequence[tuple[str, int]], runtime: Runtime) -> None:
+    refuse_unwritable("FILE", file)
     where = device(runtime)
     rows: list[dict[str, Any]] = []
     found = {**head(f"whole runs, bert@{scale}"), "device": name_of(where), "tasks": list(tasks), "rows": rows}
     with tempfile.TemporaryDirectory() as folder:
         (home := Path(folder) / "home").mkdir()
         prepare(home, scale, tasks)
-        for how, workers in ways:
+        for how, workers in dict.fromkeys(ways):
             shutil.copytree(home, there := Path(folder) / f"{how}-{workers}")
             row = measure(there, scale, how, workers, where.type)
             row["ratio"] = (rows[0] if rows else row)["seconds_a_run"] / row["seconds_a_run"]
@@ -117,4 +124,7 @@ if __name__ == "__main__":
     options.add_argument("--scale", default="small")
     options.add_argument("--ways", type=way, nargs="+", default=[("off", 1), ("graphs", 1), ("graphs", 4)])
     given = options.parse_args()
-    main(given.file, given.scale, ["acceptability", "truecasing"], given.ways, Runtime())
+    try:
+        main(given.file, given.scale, ["acceptability", "truecasing"], given.ways, Runtime())
+    except ParibusError as error:
+        sys.exit(f"error: {error}")

@@ -11,8 +11,8 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from paribus.bench.devices import random_rows
-from paribus.bench.train import WARM_UP, head, long, name_of, sized
+from paribus.bench.train import WARM_UP, head, long, name_of, refuse_unwritable, sized
 from paribus.objectives.batch import Micro
 from paribus.objectives.mlm import Mlm
 from paribus.objectives.pretrain import prepare
@@ -70,9 +70,10 @@ class Trained:
     """What trains a module on one batch again and again."""
 
     def __init__(self, module: nn.Module, inputs: Inputs, run: Run, how: Any) -> None:
-        self._module, self._inputs, self._parameters = module, inputs, list(module.parameters())
+        self._module, self._inputs = module, inputs
         self._stacked = isinstance(module, Stacked)
         self.passes = Passes(module)
+        self._parameters = self.passes.parameters
         self.passes.how = how
         spec: Any = run.optimizer
         self._clip = spec.clip or float("inf")
@@ -132,14 +133,20 @@ def batched(run: Run, count: int, where: torch.device, how: str) -> Trained:
     return Trained(Stacked(seeds, dtype), tuple(torch.stack(of) for of in zip(*inputs, strict=True)), run, how)
 
 
-def _on(stream: torch.cuda.Stream | None) -> AbstractContextManager[None]:
+@contextmanager
+def _on(stream: torch.cuda.Stream | None) -> Iterator[None]:
     """On a stream, on which graphs are captured too: those of one stream share a workspace of cuBLAS, so they must not
     run at once."""
     if stream is None:
-        return nullcontext()
+        yield
+        return
+    before = torch.cuda.graph.default_capture_stream
     torch.cuda.graph.default_capture_stream = stream
-    there: AbstractContextManager[None] = torch.cuda.stream(stream)
-    return there
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        torch.cuda.graph.default_capture_stream = before
 
 
 def time_steps(seeds: Sequence[Trained], steps: int, where: torch.device) -> float:
@@ -159,6 +166,7 @@ def time_steps(seeds: Sequence[Trained], steps: int, where: torch.device) -> flo
 
 
 def main(file: Path, run: Run, counts: Sequence[int], steps: int, runtime: Runtime, title: str) -> None:
+    refuse_unwritable("FILE", file)
     where, batch = device(runtime), run.budget.batch_tokens
     rows: list[dict[str, Any]] = []
     found = {**head(title), "device": name_of(where), "runtime": runtime.model_dump(mode="json"), "steps": steps}

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from paribus.seeds import seed_for
 from paribus.spec.optim import AdamW, Linear
 from paribus.spec.run import Runtime
 from paribus.store.store import read_jsonl
@@ -64,6 +65,11 @@ def trained(parts: list[float], steps: int, **options: Any) -> Line:
     module = Line(steps, **options)
     fit(module, Batches(parts), steps, "fp32", CPU)
     return module
+
+
+def test_dropout_draws_from_a_stream_named_after_the_step() -> None:
+    trained([1.0], steps=3)
+    assert torch.initial_seed() == seed_for(0, "test", "dropout", 2)
 
 
 def test_dropout_draws_afresh_each_step_from_the_seed_alone() -> None:

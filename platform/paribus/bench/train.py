@@ -28,6 +28,7 @@ from torch import Tensor
 
 from paribus.bench.devices import pretraining, random_rows
 from paribus.errors import ParibusError, Stopped
+from paribus.execute import program
 from paribus.interop.config import config_of, family_of
 from paribus.nn.count import cost
 from paribus.objectives.batch import IGNORED
@@ -291,6 +292,7 @@ def head(title: str) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "command": [Path(sys.argv[0]).name.replace("__main__.py", "paribus"), *sys.argv[1:]],
         "versions": _versions(),
+        "program": program(find()),
     }
 
 

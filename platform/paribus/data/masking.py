@@ -51,7 +51,8 @@ def mask(
     count, draws = _count(candidate, rate), uniforms(state, 0)
     first: Integers | None = None
     if isinstance(unit, Tokens):
-        chosen = (_draw if unit.drawn == "repeated" else _lowest)(candidate, count, draws)
+        choose = _draw if unit.drawn == "repeated" else _lowest
+        chosen = choose(candidate, count, draws)
     else:
         begins = candidate.copy()
         if continues is not None:
@@ -66,7 +67,7 @@ def mask(
     lowest = FIRST_ORDINARY if replacement.pool == "ordinary" else 0
     drawn = (bits(state[at], 2) % np.uint64(size - lowest)).astype(tokens.dtype) + lowest
     shown = np.where(fate < replacement.mask + replacement.random, drawn, tokens[at])
-    inputs = tokens.copy()
+    inputs = np.array(tokens)
     inputs[at] = np.where(fate < replacement.mask, MASK, shown)
     return Masked(inputs, chosen)
 
@@ -92,7 +93,7 @@ def unit_lengths(unit: Unit, draws: NDArray[np.float64]) -> Integers:
     """How many words a unit asks for, for each uniform draw."""
     weights: NDArray[Any]
     match unit:
-        case Tokens() | WholeWords():
+        case WholeWords():
             weights = np.ones(1)
         case Spans():
             weights = (1 - unit.p) ** np.arange(unit.longest)

@@ -45,8 +45,8 @@ class Passes:
 
     @cached_property
     def parameters(self) -> list[nn.Parameter]:
-        """Those of the module. Gathered once, when it is where it trains: to look for them takes a good part of the
-        launching of a small step."""
+        """Those of the module, for all that a step does with them. Gathered once, when it is where it trains: to look
+        for them takes a good part of the launching of a small step."""
         return list(self._module.parameters())
 
     @property
