@@ -282,14 +282,15 @@ def test_the_budgets_of_robertas_table_4_are_the_papers_at_scale_large() -> None
 
 
 def test_papers_columns_of_tasks_that_are_shipped_are_found_by_their_names() -> None:
+    tasks, tables = [*map(PROJECT.task, PROJECT.tasks)], [*map(PROJECT.tables.get, MEASURED)]
     found = {
-        (name, column.task, column.metric)
-        for name in PROJECT.tasks
-        for table in map(PROJECT.tables.get, MEASURED)
-        for metric in PROJECT.task(name).metrics
-        if (column := paper_column(PROJECT.task(name), metric, table))
+        (column.task, column.metric)
+        for task in tasks
+        for table in tables
+        for metric in task.metrics
+        if (column := paper_column(task, metric, table))
     }
-    assert {(task, metric) for _, task, metric in found} >= {
+    assert found >= {
         ("squad1", "f1"),
         ("squad2", "f1"),
         ("mnli_m", "acc"),
