@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,6 @@ class Steps:
         self._drawn_there = fixed and drawable(spec.objective)
         self._padded = fixed and bool((rows.lengths < rows.tokens.shape[1]).any())
         self._segmented = fixed and bool(rows.second.any())
-        self._usual = usual_rows(rows.lengths, spec.budget.batch_tokens)
         self.first = 0
         self.workers = 0
 
@@ -109,7 +109,7 @@ class Steps:
         size = (self._micro_rows or room) * world
         if self.fixed:
             pieces = -(-room // size)
-            size, room = (_up(-(-count // pieces), world) for count in (len(rows), room))
+            size, room = (_up(-(-whole // pieces), world) for whole in (len(rows), room))
         micros = []
         for start in range(rank, len(rows), size):
             part = slice(start, start + size, world)
@@ -137,6 +137,10 @@ class Steps:
             counts = torch.tensor([max(1, predicted), len(rows), real], dtype=torch.float32)
             return Step(tuple(micros), counts[0], counts[1], counts[2])
         return Step(tuple(micros), max(1, predicted), len(rows), real)
+
+    @cached_property
+    def _usual(self) -> int:
+        return usual_rows(self._rows.lengths, self._spec.budget.batch_tokens)
 
     def _room(self, rows: int) -> int:
         """How many rows a step of so many has room for: seldom another number than the last."""
