@@ -215,7 +215,7 @@ def _ceiling(runtime: Runtime) -> float:
     """FLOP/s of the device at a large product of bf16 matrices, the median of ten."""
     use_threads(runtime)
     where = device(runtime)
-    size = 8192 if where.type == "cuda" else 512
+    size = 8192 if where.type == "cuda" else 256
     one, other = (torch.randn(size, size, device=where, dtype=torch.bfloat16) for _ in range(2))
     seconds = []
     for _ in range(13):
