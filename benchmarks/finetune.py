@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from paribus.bench.train import WARM_UP, Clock, head, name_of, refuse_unwritable, sized
+from paribus.bench.train import WARM_UP, Clock, head, in_one_line, name_of, refuse_unwritable, sized
 from paribus.errors import Stopped
 from paribus.evaluate.features import Feature
 from paribus.evaluate.finetune import Epochs, Steps, Tuned
@@ -63,6 +63,7 @@ def time_steps(run: Run, asked: TaskTuning, units: Sequence[list[Feature]], runt
 
 def main(file: Path, run: Run, asked: TaskTuning, items: int, runtime: Runtime, title: str) -> None:
     refuse_unwritable("FILE", file)
+    begun = {**head(title), "device": name_of(device(runtime)), "runtime": runtime.model_dump(mode="json")}
     units = sentences(items, run.tokenizer.vocabulary_size, asked.length)
     rows = []
     for how in ("off", "graphs"):
@@ -73,8 +74,7 @@ def main(file: Path, run: Run, asked: TaskTuning, items: int, runtime: Runtime, 
         rows.append({"compile": how, "items_per_second": rate, "late_step_ms": late, **found})
         told = f"{mean:6.2f} ms a step, {late:6.2f} in the second half; {found['how']}"
         print(f"--compile {how:6} {rate:10,.0f} items/s, {told}", flush=True)
-    found = {**head(title), "device": name_of(device(runtime)), "runtime": runtime.model_dump(mode="json")}
-    file.write_text(json.dumps({**found, "recipe": asked.model_dump(mode="json"), "rows": rows}) + "\n")
+    file.write_text(json.dumps({**begun, "recipe": asked.model_dump(mode="json"), "rows": rows}) + "\n")
 
 
 if __name__ == "__main__":
@@ -83,5 +83,6 @@ if __name__ == "__main__":
     options.add_argument("--base", default="bert")
     options.add_argument("--scale", default="small")
     given = options.parse_args()
-    run = sized(given.base, given.scale, {"tokenizer.vocabulary_size": 30522}, None)
-    main(given.file, run, recipe(given.scale), ITEMS, Runtime(), f"fine-tuning, {given.base}@{given.scale}")
+    with in_one_line():
+        run = sized(given.base, given.scale, {"tokenizer.vocabulary_size": 30522}, None)
+        main(given.file, run, recipe(given.scale), ITEMS, Runtime(), f"fine-tuning, {given.base}@{given.scale}")

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paribus.bench.train import head, name_of, refuse_unwritable
+from paribus.bench.train import head, in_one_line, name_of, refuse_unwritable
 from paribus.errors import ParibusError
 from paribus.execute import Context, execute
 from paribus.plan.arms import arms
@@ -124,7 +124,5 @@ if __name__ == "__main__":
     options.add_argument("--scale", default="small")
     options.add_argument("--ways", type=way, nargs="+", default=[("off", 1), ("graphs", 1), ("graphs", 4)])
     given = options.parse_args()
-    try:
+    with in_one_line():
         main(given.file, given.scale, ["acceptability", "truecasing"], given.ways, Runtime())
-    except ParibusError as error:
-        sys.exit(f"error: {error}")

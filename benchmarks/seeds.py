@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from paribus.bench.devices import random_rows
-from paribus.bench.train import WARM_UP, head, long, name_of, refuse_unwritable, sized
+from paribus.bench.train import WARM_UP, head, in_one_line, long, name_of, refuse_unwritable, sized
 from paribus.objectives.batch import Micro
 from paribus.objectives.mlm import Mlm
 from paribus.objectives.pretrain import prepare
@@ -200,11 +200,12 @@ if __name__ == "__main__":
     asked.add_argument("--seeds", type=int, nargs="+", default=[2, 4, 8])
     asked.add_argument("--compile", default="graphs", choices=["off", "on", "graphs"])
     given = asked.parse_args()
-    main(
-        given.file,
-        sized("bert", given.scale, {"tokenizer.vocabulary_size": 30522}, given.batch),
-        given.seeds,
-        30,
-        Runtime(compile=given.compile, sdpa="flash"),  # cuDNN's attention cannot be compiled within vmap
-        f"bert@{given.scale}, seeds together",
-    )
+    with in_one_line():
+        main(
+            given.file,
+            sized("bert", given.scale, {"tokenizer.vocabulary_size": 30522}, given.batch),
+            given.seeds,
+            30,
+            Runtime(compile=given.compile, sdpa="flash"),  # cuDNN's attention cannot be compiled within vmap
+            f"bert@{given.scale}, seeds together",
+        )

@@ -240,10 +240,10 @@ def test_units_that_exceed_what_is_asked_of_a_row_keep_all_their_places_in_fixed
     beyond = 0
     for number in range(spec.budget.steps):
         whole, fixed = (Steps(rows, spec, SIZE, 0, 4, fixed=how).step(number) for how in (False, True))
-        targets = [micro.targets_M[micro.targets_M != IGNORED] for micro in fixed.micros]
-        assert torch.equal(torch.cat(targets), torch.cat([micro.targets_M for micro in whole.micros]))
-        for micro in fixed.micros:
-            beyond += len(micro.targets_M) > len(micro.tokens_BT) * round(0.15 * micro.tokens_BT.shape[1])
+        for one, other in zip(whole.micros, fixed.micros, strict=True):
+            asked_M = other.targets_M != IGNORED
+            assert sorted(one.targets_M.tolist()) == sorted(other.targets_M[asked_M].tolist())
+            beyond += len(other.targets_M) > len(other.tokens_BT) * round(0.15 * other.tokens_BT.shape[1])
     assert beyond
 
 

@@ -69,7 +69,7 @@ def measure(
         if plot_file.suffix.removeprefix(".") not in FORMATS:
             known = ", .".join(FORMATS)
             raise ParibusError(f"--plot: found a file ending in {plot_file.suffix}, expected one of .{known}")
-    card = name_of(device(runtime))
+    begun, card = head(title), name_of(device(runtime))
     batch = run.budget.batch_tokens
     print(f"{title} on {card}, {run.budget.steps:,} steps of {batch:,} tokens, {seeds} seeds", flush=True)
     ways = list(dict.fromkeys(ways))
@@ -97,7 +97,7 @@ def measure(
         if nats is not None:
             print(f"after {SETTLED:.0%} of the steps {what} are at most {nats:.4f} nats apart")
     told = {
-        **head(title),
+        **begun,
         "card": card,
         "run": run.model_dump(mode="json"),
         "ways_apart": ways_apart,

@@ -164,7 +164,7 @@ def measure(
     refuse_unwritable("--json", json_file)
     if not math.isfinite(seconds):
         raise ParibusError(f"--seconds {seconds}: expected a number of seconds")
-    asked = {"run": run.model_dump(mode="json"), "seconds": seconds}
+    begun, asked = head(title), {"run": run.model_dump(mode="json"), "seconds": seconds}
     length, batch = run.packing.length, run.budget.batch_tokens
     print(
         f"{title}, {batch // length} x {length} tokens, {run.precision}, dropout {run.encoder.dropout}, "
@@ -194,7 +194,7 @@ def measure(
             _print(row)
     if json_file:
         told = {
-            **head(title),
+            **begun,
             "runtime": runtime.model_dump(mode="json"),
             **asked,
             "rows": rows,

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -280,13 +280,23 @@ def refuse_unwritable(option: str, file: Path | None) -> None:
         raise ParibusError(f"{option} {file}: no such folder")
 
 
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """What a script was asked wrongly ends it as it ends `paribus`."""
+    try:
+        yield
+    except ParibusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
 def name_of(where: torch.device) -> str:
     """The card, or the processor."""
     return torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu"
 
 
 def head(title: str) -> dict[str, Any]:
-    """What each benchmark's JSON begins with."""
+    """What each benchmark's JSON begins with. Made before anything is measured: code may be edited meanwhile."""
     return {
         "title": title,
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
@@ -328,7 +338,7 @@ def measure(
         except PackageNotFoundError:
             raise ParibusError("--peer transformers: needs the package; pip install 'paribus[hf]'") from None
     refuse_unwritable("--json", json_file)
-    asked = question(run, steps, runtime)
+    begun, asked = head(title), question(run, steps, runtime)
     card = card or ask(asked, "ceiling")
     if isinstance(card, str):
         raise ParibusError(card.removeprefix("error: "))
@@ -360,7 +370,7 @@ def measure(
     _print(rows, failed)
     if json_file:
         told = {
-            **head(title),
+            **begun,
             "card": card,
             **asked,
             "flops_a_token": flops,

@@ -45,10 +45,10 @@ class Unpadded:
         """The same on `device`."""
         return type(self)(self.unseen.to(device), self.kept_N.to(device), self.starts_S.to(device))
 
-    def pays(self, rows: int | None = None) -> bool:
-        """Whether there is so much padding, in all rows or in so many, that it is faster without."""
-        count, length = self.unseen.shape[:2]
-        return len(self.kept_N) < MOST * (count if rows is None else rows) * length
+    def pays(self) -> bool:
+        """Whether there is so much padding that it is faster without."""
+        rows, length = self.unseen.shape[:2]
+        return len(self.kept_N) < MOST * rows * length
 
     def take(self, x_BTD: Tensor) -> Tensor:
         """The kept places of padded rows, (1, N, D)."""

@@ -56,12 +56,11 @@ class Micro(Tensors):
         unseen = self.padding_BT if self.blocked_BTT is None else self.blocked_BTT
         return without(unseen, self.kept_N, self.starts_S)
 
-    def unpadded(self, padding_BT: Tensor | None, rows: int | None = None) -> Self:
-        """The same, which keeps the places that are False there, where that pays of all rows or of so many: each N is a
-        CUDA graph more."""
-        if padding_BT is None or not (found := Unpadded.of(padding_BT)).pays(rows):
+    def unpadded(self, padding_BT: Tensor | None) -> Self:
+        """The same, which keeps the places that are False there, where that pays: each N is a CUDA graph more."""
+        if padding_BT is None or not (rows := Unpadded.of(padding_BT)).pays():
             return replace(self, kept_N=None, starts_S=None)
-        return replace(self, kept_N=found.kept_N, starts_S=found.starts_S)
+        return replace(self, kept_N=rows.kept_N, starts_S=rows.starts_S)
 
     def cut(self, rows: int) -> list[Self]:
         """The same in pieces of at most `rows` rows."""
@@ -136,8 +135,7 @@ class Micro(Tensors):
             real_B=real_B if padded else None,
         )
         # What is kept leaves out rows that are not asked: for attention of padded rows they are not all padding.
-        # Whether that pays is not for them to say: there are more of them in one step than in another.
-        return made.unpadded(None if padding_BT is None else padding_BT | ~real_B[:, None], count)
+        return made.unpadded(None if padding_BT is None else padding_BT | ~real_B[:, None])
 
     def unasked(self) -> Self:
         """The first row, of which nothing is asked: its losses and their gradients are 0."""

@@ -1,9 +1,7 @@
 """From packed rows to optimizer steps: an iterable that starts at any step."""
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -31,8 +29,8 @@ class Steps:
     many processes; a step is a function of its number, so it is the same.
 
     With `fixed` micro-batches of one shape come again and again, for what is compiled for shapes: see Micro.fixed.
-    Those of a step are about as large as each other, and where rows are not all full they are filled up: in a few
-    lengths, and to as many as a step seldom exceeds. Masks that a device can draw are left to it.
+    Those of a step are about as large as each other, and rows that are not all full are filled up in a few lengths and
+    numbers. Masks that a device can draw are left to it.
     With `pinned` they are where a GPU can read them while this process goes on.
     """
 
@@ -105,11 +103,10 @@ class Steps:
             inputs, chosen = masked.inputs, masked.chosen
             predicted = int(chosen.sum())
         rank, world = self._ranks.rank, self._ranks.world
-        room = self._room(len(rows))
-        size = (self._micro_rows or room) * world
+        size = (self._micro_rows or len(rows)) * world
         if self.fixed:
-            pieces = -(-room // size)
-            size, room = (_up(-(-whole // pieces), world) for whole in (len(rows), room))
+            pieces = -(-len(rows) // size)
+            size = _up(-(-len(rows) // pieces), world)
         micros = []
         for start in range(rank, len(rows), size):
             part = slice(start, start + size, world)
@@ -131,42 +128,25 @@ class Steps:
                     sampling_B=None if micro.draws_M is None else torch.from_numpy(sampling[part]),
                     draws_M=None,
                 )
-            micros.append(self._shaped(micro, room // world) if self.fixed else micro.unpadded(micro.padding_BT))
+            micros.append(self._shaped(micro) if self.fixed else micro.unpadded(micro.padding_BT))
         real = int(self._rows.lengths[rows].sum())
         if self.fixed:
             counts = torch.tensor([max(1, predicted), len(rows), real], dtype=torch.float32)
             return Step(tuple(micros), counts[0], counts[1], counts[2])
         return Step(tuple(micros), max(1, predicted), len(rows), real)
 
-    @cached_property
-    def _usual(self) -> int:
-        return usual_rows(self._rows.lengths, self._spec.budget.batch_tokens)
-
-    def _room(self, rows: int) -> int:
-        """How many rows a step of so many has room for: seldom another number than the last."""
-        if not self._padded:
-            return rows
-        return self._usual if rows <= self._usual else _up(rows, 2 ** max(0, rows.bit_length() - 4))
-
-    def _shaped(self, micro: Micro, room: int) -> Micro:
-        """A micro-batch in one of a few shapes: as many rows as a step has room for in each, and four lengths."""
+    def _shaped(self, micro: Micro) -> Micro:
+        """A micro-batch in one of a few shapes: four lengths, and eight numbers of rows between two powers of two."""
         (rows, width), longest = micro.tokens_BT.shape, self._rows.tokens.shape[1]
         if self._padded:
-            rows = room
+            rows = _up(rows, 2 ** max(0, rows.bit_length() - 4))
+            rows = min(rows, self._micro_rows or rows)
             width = next(short for part in (8, 4, 2, 1) if width <= (short := _up(longest, part) // part))
         slots = max(1, int(self._objective.rate * width + 0.5))
         # Units from left to right may exceed what is asked of a row.
         most = int(torch.bincount(micro.places_M // micro.tokens_BT.shape[1], minlength=1).max())
         slots = slots if most <= slots else min(width, _up(most, 8))
         return micro.fixed(rows, width, slots, self._padded, self._segmented)
-
-
-def usual_rows(lengths: NDArray[np.integer], batch_tokens: int) -> int:
-    """What the number of rows of a step seldom exceeds: four standard deviations above its mean, as of rows in random
-    order that follow each other until they hold `batch_tokens`; once in 30,000 steps."""
-    mean = float(lengths.mean())
-    rows = batch_tokens / mean
-    return math.ceil(rows + 4 * float(lengths.std()) / mean * math.sqrt(rows))
 
 
 def _up(number: int, step: int) -> int:
