@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from paribus.bench.train import WARM_UP, Clock, head, in_one_line, name_of, refuse_unwritable, sized
-from paribus.errors import Stopped
+from paribus.bench.train import WARM_UP, Clock, head, name_of, refuse_unwritable, sized
+from paribus.errors import Stopped, in_one_line
 from paribus.evaluate.features import Feature
 from paribus.evaluate.finetune import Epochs, Steps, Tuned
 from paribus.nn.build import build_encoder

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paribus.bench.train import head, in_one_line, name_of, refuse_unwritable
-from paribus.errors import ParibusError
+from paribus.bench.train import head, name_of, refuse_unwritable
+from paribus.errors import ParibusError, in_one_line
 from paribus.execute import Context, execute
 from paribus.plan.arms import arms
 from paribus.plan.plan import plan

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
 from paribus.bench.devices import random_rows
-from paribus.bench.train import WARM_UP, head, in_one_line, long, name_of, refuse_unwritable, sized
+from paribus.bench.train import WARM_UP, head, long, name_of, refuse_unwritable, sized
+from paribus.errors import in_one_line
 from paribus.objectives.batch import Micro
 from paribus.objectives.mlm import Mlm
 from paribus.objectives.pretrain import prepare

@@ -20,6 +20,7 @@ import transformers.models.bert.modeling_bert
 import transformers.models.deberta_v2.modeling_deberta_v2  # noqa: F401
 
 from paribus.bench.train import LIMIT, contend, measure, question, sized
+from paribus.errors import in_one_line
 from paribus.spec.run import Run, Runtime
 
 STEPS = 20
@@ -118,4 +119,5 @@ def main(folder: Path, names: list[str]) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2 or (unknown := set(sys.argv[2:]) - set(ROWS)):
         sys.exit(__doc__ if len(sys.argv) < 2 else f"no row {min(unknown)}; there are {', '.join(ROWS)}")
-    main(Path(sys.argv[1]), sys.argv[2:] or list(ROWS))
+    with in_one_line():
+        main(Path(sys.argv[1]), sys.argv[2:] or list(ROWS))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from paribus.errors import ParibusError
+from paribus.errors import ParibusError, in_one_line
 
 if TYPE_CHECKING:
     from paribus.jobs.queue import Entry
@@ -143,10 +143,8 @@ def main() -> None:
     # faster.
     gc.set_threshold(1_000_000, 20, 20)
     try:
-        app()
-    except ParibusError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        with in_one_line():
+            app()
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -1,5 +1,9 @@
 """What goes wrong for a reason a user can mend. The command line prints these as one line and exits with code 2."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class ParibusError(Exception):
     """Base of all errors a user can mend; the message says what was found and what would be accepted."""
@@ -31,3 +35,13 @@ class Corrupt(ParibusError):
 
 class Stopped(Exception):
     """This run was to stop: a user cancelled it, or a signal asked its worker to end. No error."""
+
+
+@contextmanager
+def in_one_line() -> Iterator[None]:
+    """End the program as that says."""
+    try:
+        yield
+    except ParibusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from paribus.bench.train import LIMIT, WARM_UP, head, name_of, pass_on, refuse_unwritable, train
-from paribus.errors import ParibusError, Stopped
+from paribus.errors import ParibusError, Stopped, in_one_line
 from paribus.files import write_atomically
 from paribus.project import find
 from paribus.spec.load import build
@@ -231,7 +231,7 @@ def _print(row: dict[str, Any]) -> None:
 if __name__ == "__main__":
     find()  # a user's own variants are part of the vocabulary
     given = json.load(sys.stdin)
-    try:
+    with in_one_line():
         meeting = Path(given["meeting"])
         counted = _train(
             build(Run, given["run"], "run"),
@@ -241,5 +241,3 @@ if __name__ == "__main__":
             given["number"],
         )
         write_atomically(meeting / f"{given['number']}.json", json.dumps(asdict(counted)))
-    except ParibusError as error:
-        sys.exit(f"error: {error}")

@@ -15,8 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from paribus.bench.devices import pretraining, random_rows
-from paribus.errors import ParibusError, Stopped
+from paribus.errors import ParibusError, Stopped, in_one_line
 from paribus.execute import program
 from paribus.interop.config import config_of, family_of
 from paribus.nn.count import cost
@@ -280,16 +280,6 @@ def refuse_unwritable(option: str, file: Path | None) -> None:
         raise ParibusError(f"{option} {file}: no such folder")
 
 
-@contextmanager
-def in_one_line() -> Iterator[None]:
-    """What a script was asked wrongly ends it as it ends `paribus`."""
-    try:
-        yield
-    except ParibusError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
 def name_of(where: torch.device) -> str:
     """The card, or the processor."""
     return torch.cuda.get_device_name(where) if where.type == "cuda" else platform.processor() or "cpu"
@@ -417,7 +407,5 @@ def _print(rows: Sequence[dict[str, Any]], failed: dict[str, str]) -> None:
 if __name__ == "__main__":
     find()  # a user's own variants are part of the vocabulary
     given = json.load(sys.stdin)
-    try:
+    with in_one_line():
         Path(given["out"]).write_text(json.dumps(contend(given)))
-    except ParibusError as error:
-        sys.exit(f"error: {error}")

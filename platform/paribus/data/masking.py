@@ -74,9 +74,7 @@ def mask(
 
 def asked(tokens: Integers, rate: float, mask_specials: bool) -> NDArray[np.int64]:
     """How many tokens of each row are chosen, where units are single distinct tokens."""
-    candidate = _candidates(tokens, mask_specials)
-    count: NDArray[np.int64] = np.minimum(_count(candidate, rate), candidate.sum(1))
-    return count
+    return _count(_candidates(tokens, mask_specials), rate)
 
 
 def _candidates(tokens: Integers, mask_specials: bool) -> Flags:
@@ -85,7 +83,8 @@ def _candidates(tokens: Integers, mask_specials: bool) -> Flags:
 
 
 def _count(candidate: Flags, rate: float) -> NDArray[np.int64]:
-    count: NDArray[np.int64] = np.maximum(np.floor(rate * candidate.sum(1) + 0.5).astype(np.int64), 1)
+    there = candidate.sum(1)
+    count: NDArray[np.int64] = np.maximum(np.floor(rate * there + 0.5).astype(np.int64), there > 0)
     return count
 
 
@@ -108,8 +107,7 @@ def _lowest(candidate: Flags, count: Integers, draws: NDArray[np.float64]) -> Fl
     """The `count` candidates of a row with the lowest draws."""
     order = np.argsort(np.where(candidate, draws, 2.0), axis=1, kind="stable")[:, : count.max(initial=0)]
     chosen = np.zeros_like(candidate)
-    number = np.arange(order.shape[1])
-    np.put_along_axis(chosen, order, number < np.minimum(count, candidate.sum(1))[:, None], axis=1)
+    np.put_along_axis(chosen, order, np.arange(order.shape[1]) < count[:, None], axis=1)
     return chosen
 
 
@@ -117,7 +115,7 @@ def _draw(candidate: Flags, count: Integers, draws: NDArray[np.float64]) -> Flag
     """The places that `count` draws from all candidates of a row hit, some of them more than once."""
     places = np.argsort(~candidate, axis=1, kind="stable")  # candidates first
     hit = np.take_along_axis(places, (draws * candidate.sum(1, keepdims=True)).astype(np.int64), axis=1)
-    row, draw = np.nonzero((np.arange(draws.shape[1]) < count[:, None]) & candidate.any(1, keepdims=True))
+    row, draw = np.nonzero(np.arange(draws.shape[1]) < count[:, None])
     chosen = np.zeros_like(candidate)
     chosen[row, hit[row, draw]] = True
     return chosen
