@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,13 @@ settings.register_profile("paribus", deadline=None)
 settings.load_profile("paribus")
 
 VOCABULARY_SIZE = 512
+DRILLS_UNTIL = float(os.environ.get("DRILLS_UNTIL", "inf"))  # seconds since 1970
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A drill is begun only while there is time, so that a slow machine says which were left out instead of none."""
+    if item.get_closest_marker("drill") and time.time() > DRILLS_UNTIL:
+        pytest.skip("no drill is begun after DRILLS_UNTIL")
 
 
 @pytest.fixture(scope="session")

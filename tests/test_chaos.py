@@ -23,74 +23,34 @@ import mlflow
 import psutil
 import pytest
 from tests.disks import full_until, small_disk
+from tests.small_project import MASKS, OFTEN, SmallProject
 
-from paribus import cli
-from paribus.data.corpus import texts
 from paribus.jobs.queue import Queue, entries
-from paribus.spec.data import Sotu
-from paribus.store.store import Store
 
 pytestmark = pytest.mark.drill
 
-EXPERIMENT = """\
-question: Does anything get lost?
-expect: nothing does
-base: bert-relative
-factors: [masking]
-tasks: [few]
-set: {corpus: {kind: text, paths: [addresses]}}
-"""
-TASK = """\
-kind: tagging
-source: a test
-data: {kind: built, builder: truecasing, train: 200, dev: 30}
-labels: [O, CAP]
-metrics: [f1]
-"""
-QUEUE = "chaos@debug"
+QUEUE = "masks@debug"
 WORKERS = 4
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "0"))
 PATIENCE_SECONDS = 1800
 
 
-class Laboratory:
-    """A project with its store on a small disk of its own, the processes that work on it, and what disturbs them."""
+class Laboratory(SmallProject):
+    """A small project, the processes that work on it, and what disturbs them."""
 
-    def __init__(self, folder: Path, seeds: int, port: int | None = None) -> None:
-        self.folder, self.port, self.seeds = folder, port, seeds
-        self.store = Store(folder / "results")
-        self._environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
-        self._environment |= {"PARIBUS_STORE": str(self.store.root)}
-        for name in ("experiments", "tasks", "data/addresses"):
-            (folder / name).mkdir(parents=True)
-        # A corpus so small that a run takes a few seconds.
-        for number, text in enumerate(sorted(texts(Sotu(), []), key=len)[:60]):
-            (folder / f"data/addresses/{number:02}.txt").write_text(text[:3000])
-        (folder / "tasks" / "few.yaml").write_text(TASK)
-        self._log = (folder / "log").open("a")
-        self._work: subprocess.Popen[bytes] | None = None
+    def __init__(self, folder: Path, seeds: int, port: int) -> None:
+        super().__init__(folder, f"http://127.0.0.1:{port}")
+        self.seeds = seeds
+        self._port, self._log = port, (folder / "log").open("a")
+        self._work: subprocess.Popen[str] | None = None
         self._mlflow: subprocess.Popen[bytes] | None = None
         self.starts = 0
-        (folder / "experiments" / "chaos.yaml").write_text(EXPERIMENT + f"seeds: {seeds}\n")
-        tracking = f'tracking = "http://127.0.0.1:{port}"\n' if port else ""
-        (folder / "paribus.toml").write_text(f'store = "results"\n{tracking}')
-
-    def paribus(self, *argv: str) -> str:
-        """Run a command to its end."""
-        command = [sys.executable, "-m", "paribus", *argv]
-        done = subprocess.run(command, cwd=self.folder, env=self._environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr + self.said()
-        return done.stdout
 
     def keep_working(self) -> None:
         """Start `paribus work` unless it runs."""
         if self._work is None or self._work.poll() is not None:
             self.starts += 1
-            command = [sys.executable, "-m", "paribus", "work", "--checkpoint-seconds", "0.5"]
-            command += ["--workers", str(WORKERS)]
-            self._work = subprocess.Popen(
-                command, cwd=self.folder, env=self._environment, stdout=self._log, stderr=self._log
-            )
+            self._work = self.start("work", *OFTEN, "--workers", str(WORKERS), output=self._log)
 
     def kill_work(self) -> None:
         """Kill `paribus work`, whose workers go on by themselves."""
@@ -122,7 +82,7 @@ class Laboratory:
 
     def start_mlflow(self) -> None:
         """The server that runs are mirrored to."""
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
         command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder / 'mlflow.db'}"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -134,7 +94,7 @@ class Laboratory:
         """Until the server answers, which takes it some seconds."""
         began = time.monotonic()
         while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port or 0), timeout=1):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
                 return
             assert time.monotonic() - began < PATIENCE_SECONDS, self.said()
             time.sleep(0.5)
@@ -161,13 +121,6 @@ class Laboratory:
         if self._mlflow:
             self.stop_mlflow()
         self._log.close()
-
-
-def results(root: Path) -> dict[str, bytes]:
-    """The rows of every finished stage and the weights of every encoder, by path."""
-    stages = root / "stages"
-    files = [*stages.glob("*/rows.jsonl"), *stages.glob("*/*.safetensors"), *stages.glob("*/predictions.parquet")]
-    return {str(path.relative_to(stages)): path.read_bytes() for path in files}
 
 
 def free_port() -> int:
@@ -225,15 +178,16 @@ def test_nothing_is_lost_and_no_number_moves_whatever_fails(
 ) -> None:
     postgres = request.getfixturevalue("postgres") if storage == "postgresql" else None
     events = EVENTS or events
-    quiet = Laboratory(tmp_path / "quiet", seeds)
+    asked = [*MASKS, "--seeds", str(seeds)]
+    quiet = SmallProject(tmp_path / "quiet")
     laboratory = Laboratory(tmp_path / "chaos", seeds, free_port())
     try:
         with small_disk(laboratory.store.root, 300) as small:
-            quiet.paribus("run", "chaos", "--scale", "debug", "--workers", "2")
+            quiet.paribus("run", *asked, "--workers", "2")
             if postgres:
                 postgres.drop()
             laboratory.start_mlflow()
-            laboratory.paribus("queue", "chaos", "--scale", "debug")
+            laboratory.paribus("queue", *asked)
             outage = threading.Timer(60, laboratory.start_mlflow)
 
             def mlflow_goes_for_a_minute() -> None:
@@ -275,18 +229,17 @@ def test_nothing_is_lost_and_no_number_moves_whatever_fails(
             laboratory.paribus("sync")
             check(laboratory, quiet)
     finally:
-        quiet.close()
         laboratory.close()
 
 
-def check(laboratory: Laboratory, quiet: Laboratory) -> None:
+def check(laboratory: Laboratory, quiet: SmallProject) -> None:
     """Everything once, the same bits as undisturbed, and nothing left behind."""
     root, runs = laboratory.store.root, 2 * laboratory.seeds
     stands = [entry for _, entry in entries(laboratory.store, [QUEUE])]
     assert Counter(entry.status for entry in stands) == {"done": runs}, [e.reason for e in stands if e.reason]
     assert len({(entry.arm, entry.seed) for entry in stands}) == runs
-    assert f"{runs} of {runs} runs are done" in laboratory.paribus("table", "chaos", "--scale", "debug")
-    assert results(root) == results(quiet.store.root)
+    assert f"{runs} of {runs} runs are done" in laboratory.paribus("table", *MASKS)
+    assert laboratory.results() == quiet.results()
     states = Counter(trial.state.name for trial in Queue(laboratory.store, QUEUE)._study.trials)
     assert states == {"COMPLETE": runs}
     assert [path.name for path in (root / "leases").glob("*.json")] == []
@@ -297,4 +250,4 @@ def check(laboratory: Laboratory, quiet: Laboratory) -> None:
     found = client.search_runs([e.experiment_id for e in client.search_experiments()], max_results=5000)
     assert found and {run.info.status for run in found} == {"FINISHED"}
     assert max(Counter(run.data.tags["paribus.id"] for run in found).values()) == 1
-    print(json.dumps({"mlflow runs": len(found), "stages": len(results(root))}))
+    print(json.dumps({"mlflow runs": len(found), "stages": len(laboratory.results())}))

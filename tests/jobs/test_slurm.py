@@ -1,13 +1,11 @@
 """Workers as Slurm jobs: what is submitted, what is said of them, and, as drills, a real cluster of one node."""
 
-import json
 import os
 import pickle
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,16 +14,14 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.small_project import MASKS, OFTEN, SmallProject
 
-from paribus import cli
 from paribus.errors import ParibusError
 from paribus.jobs import slurm
 from paribus.jobs.slurm import Job, Worker, jobs, parameters, submit, time_limit
 from paribus.project import find
 from paribus.spec.run import Runtime
 from paribus.store.store import Store
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -238,8 +234,7 @@ NodeName=localhost NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2
 PartitionName=debug Nodes=localhost Default=YES MaxTime=60 PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=9
 """
-LONG = ["masking", "--scale", "debug", "--seeds", "1", "--set", "budget.train_tokens=1048576"]
-OFTEN = ["--checkpoint-seconds", "0.5"]
+LONG = [*MASKS, "--set", "budget.train_tokens=1048576"]  # both runs still train when Slurm interrupts them
 
 
 @pytest.fixture(scope="module")
@@ -295,75 +290,59 @@ def said(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
-def paribus(root: Path, *argv: str, code: int = 0) -> str:
-    """`paribus ARGV` on the store `root`: what it printed, on stderr if it had to fail."""
-    environment = {**os.environ, "PARIBUS_STORE": str(root), "PYTHONPATH": str(Path(cli.__file__).parents[1])}
-    command = [sys.executable, "-m", "paribus", *argv]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == code, done.stderr
-    return done.stderr if code else done.stdout
-
-
-def entries(root: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(paribus(root, "status", "--json"))["runs"]
-    return found
-
-
-def wait_for(condition: Callable[[], object], root: Path, seconds: float = 600) -> None:
+def wait_for(condition: Callable[[], object], project: SmallProject, seconds: float = 600) -> None:
     until = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < until, paribus(root, "status") + said("scontrol", "show", "jobs")
+        assert time.monotonic() < until, project.paribus("status") + said("scontrol", "show", "jobs")
         time.sleep(0.2)
 
 
-def results(root: Path) -> dict[str, bytes]:
-    """The rows of every finished stage and the weights of every encoder, by path."""
-    stages = root / "stages"
-    files = [*stages.glob("*/rows.jsonl"), *stages.glob("*/*.safetensors")]
-    return {str(path.relative_to(stages)): path.read_bytes() for path in files}
-
-
-def checkpointed(root: Path) -> bool:
-    """Whether both runs have a checkpoint."""
-    return len({path.parts[-4] for path in root.glob("doing/pretrain-*/scratch/checkpoints/*.ckpt")}) == 2
+def ended(project: SmallProject) -> bool:
+    return not any(job.alive for job in jobs(project.store))
 
 
 @pytest.fixture(scope="module")
-def drained(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose queue two jobs have emptied, undisturbed."""
-    root = tmp_path_factory.mktemp("drained")
-    paribus(root, "queue", *LONG)
-    told = paribus(root, "work", "--launcher", "slurm", "--workers", "2", "--time", "10", "--wait")
+def drained(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> SmallProject:
+    """A project whose queue two jobs have emptied, undisturbed."""
+    project = SmallProject(tmp_path_factory.mktemp("drained") / "project")
+    project.paribus("queue", *LONG)
+    told = project.paribus("work", "--launcher", "slurm", "--workers", "2", "--time", "10", "--wait")
     assert len(told.split()) == 2
-    return root
+    return project
 
 
 @pytest.fixture
-def prepared(drained: Path, tmp_path: Path) -> Path:
-    """A store that has the data of `drained`, and nothing trained."""
+def project(cluster: None, tmp_path: Path) -> SmallProject:
+    return SmallProject(tmp_path / "project")
+
+
+@pytest.fixture
+def prepared(drained: SmallProject, project: SmallProject) -> SmallProject:
+    """A project that has the data of `drained`, and nothing trained."""
     for kind in ("corpus", "vocabulary", "pack", "task", "features"):
-        for stage in drained.glob(f"stages/{kind}-*"):
-            shutil.copytree(stage, tmp_path / "stages" / stage.name)
-    return tmp_path
+        for stage in drained.store.root.glob(f"stages/{kind}-*"):
+            shutil.copytree(stage, project.store.root / "stages" / stage.name)
+    return project
 
 
 @pytest.mark.drill
-def test_jobs_empty_a_queue_and_end(drained: Path) -> None:
-    assert [(entry["status"], entry["attempt"]) for entry in entries(drained)] == [("done", 1)] * 2
-    assert {entry["worker"].split(":")[0] for entry in entries(drained)} == {socket.gethostname()}
-    assert [job.state for job in jobs(Store(drained))] == ["COMPLETED"] * 2
-    assert not list((drained / "leases").glob("*.json")) and not list((drained / "doing").iterdir())
+def test_jobs_empty_a_queue_and_end(drained: SmallProject) -> None:
+    assert [(entry["status"], entry["attempt"]) for entry in drained.entries()] == [("done", 1)] * 2
+    assert {entry["worker"].split(":")[0] for entry in drained.entries()} == {socket.gethostname()}
+    assert [job.state for job in jobs(drained.store)] == ["COMPLETED"] * 2
+    root = drained.store.root
+    assert not list((root / "leases").glob("*.json")) and not list((root / "doing").iterdir())
 
 
 @pytest.mark.drill
 @pytest.mark.parametrize("how", ["warned", "requeued", "preempted"])
 def test_a_job_that_slurm_interrupts_comes_back_and_the_run_goes_on_to_the_same_bits(
-    drained: Path, prepared: Path, how: str
+    drained: SmallProject, prepared: SmallProject, how: str
 ) -> None:
-    paribus(prepared, "queue", *LONG)
-    ids = paribus(prepared, "work", "--launcher", "slurm", "--workers", "2", "--time", "10", *OFTEN).split()
-    wait_for(lambda: checkpointed(prepared), prepared)
-    shown = paribus(prepared, "status")
+    prepared.paribus("queue", *LONG)
+    ids = prepared.paribus("work", "--launcher", "slurm", "--workers", "2", "--time", "10", *OFTEN).split()
+    wait_for(lambda: len({path.parts[-4] for path in prepared.checkpoints()}) == 2, prepared)  # both runs have one
+    shown = prepared.paribus("status")
     assert all(f"{id}  RUNNING  localhost  run-" in shown for id in ids), shown
     match how:
         case "warned":
@@ -372,41 +351,36 @@ def test_a_job_that_slurm_interrupts_comes_back_and_the_run_goes_on_to_the_same_
             subprocess.run(["scontrol", "requeue", ",".join(ids)], check=True)
         case "preempted":
             subprocess.run(["sbatch", "-p", "urgent", "--exclusive", "--wrap=true", "-o", "/dev/null"], check=True)
-    wait_for(lambda: all(entry["status"] == "done" for entry in entries(prepared)), prepared)
-    assert [entry["attempt"] for entry in entries(prepared)] == [2, 2]
+    wait_for(lambda: all(entry["status"] == "done" for entry in prepared.entries()), prepared)
+    assert [entry["attempt"] for entry in prepared.entries()] == [2, 2]
     # On a busy machine one of them may have got to its evaluation before Slurm came.
-    assert any(record["resumed_at"] > 0 for record in Store(prepared).records("pretrain"))
-    assert results(prepared) == results(drained)
-    wait_for(lambda: not any(job.alive for job in jobs(Store(prepared))), prepared)
+    assert any(record["resumed_at"] > 0 for record in prepared.store.records("pretrain"))
+    assert prepared.results() == drained.results()
+    wait_for(lambda: ended(prepared), prepared)
 
 
 @pytest.mark.drill
-def test_a_job_at_its_time_limit_comes_back_until_it_is_cancelled_with_jobs(prepared: Path) -> None:
-    paribus(prepared, "queue", *LONG[:-1], "budget.train_tokens=104857600")
-    (id,) = paribus(prepared, "work", "--launcher", "slurm", "--time", "1", *OFTEN).split()
-
-    def resumes() -> bool:
-        pretrained = list(prepared.glob("doing/pretrain-*/scratch/checkpoints/*.ckpt"))
-        return bool(pretrained) and entries(prepared)[0]["attempt"] > 1
-
-    wait_for(resumes, prepared)
+def test_a_job_at_its_time_limit_comes_back_until_it_is_cancelled_with_jobs(prepared: SmallProject) -> None:
+    prepared.paribus("queue", *LONG[:-1], "budget.train_tokens=104857600")
+    (id,) = prepared.paribus("work", "--launcher", "slurm", "--time", "1", *OFTEN).split()
+    wait_for(lambda: prepared.checkpoints() and prepared.entries()[0]["attempt"] > 1, prepared)
     assert "Restarts=0" not in said("scontrol", "show", "job", id)
-    assert paribus(prepared, "cancel", "--jobs") == "1 jobs cancelled\n"
-    wait_for(lambda: not any(job.alive for job in jobs(Store(prepared))), prepared)
-    assert {entry["status"] for entry in entries(prepared)} == {"waiting"}
-    assert f"job {id} CANCELLED: " in paribus(prepared, "status")
+    assert prepared.paribus("cancel", "--jobs") == "1 jobs cancelled\n"
+    wait_for(lambda: ended(prepared), prepared)
+    assert {entry["status"] for entry in prepared.entries()} == {"waiting"}
+    assert f"job {id} CANCELLED: " in prepared.paribus("status")
 
 
 @pytest.mark.drill
-def test_each_gpu_of_a_job_has_a_worker_that_sees_no_other(cluster: None, tmp_path: Path) -> None:
-    paribus(tmp_path, "queue", *LONG)
+def test_each_gpu_of_a_job_has_a_worker_that_sees_no_other(project: SmallProject) -> None:
+    project.paribus("queue", *LONG)
     argv = ["--gpus-per-node", "2", "--workers", "2", "--device", "cpu", "--time", "10"]
-    (id,) = paribus(tmp_path, "work", "--launcher", "slurm", *argv).split()
-    wait_for(lambda: [entry["status"] for entry in entries(tmp_path)] == ["running"] * 2, tmp_path)
-    workers = [psutil.Process(int(entry["worker"].split(":")[1].split()[0])) for entry in entries(tmp_path)]
+    (id,) = project.paribus("work", "--launcher", "slurm", *argv).split()
+    wait_for(lambda: [entry["status"] for entry in project.entries()] == ["running"] * 2, project)
+    workers = [psutil.Process(int(entry["worker"].split(":")[1].split()[0])) for entry in project.entries()]
     assert {worker.environ()["CUDA_VISIBLE_DEVICES"] for worker in workers} == {"0", "1"}
-    paribus(tmp_path, "cancel", "--jobs")
-    wait_for(lambda: not any(job.alive for job in jobs(Store(tmp_path))), tmp_path)
+    project.paribus("cancel", "--jobs")
+    wait_for(lambda: ended(project), project)
 
 
 @pytest.mark.drill
@@ -418,7 +392,7 @@ def test_each_gpu_of_a_job_has_a_worker_that_sees_no_other(cluster: None, tmp_pa
         (["--gpus-per-node", "3", "--workers", "3"], "error: sbatch: Batch job submission failed: More processors"),
     ],
 )
-def test_what_slurm_refuses_is_one_line(cluster: None, tmp_path: Path, argv: list[str], told: str) -> None:
-    paribus(tmp_path, "queue", *LONG)
-    err = paribus(tmp_path, "work", "--launcher", "slurm", *argv, code=2)
+def test_what_slurm_refuses_is_one_line(project: SmallProject, argv: list[str], told: str) -> None:
+    project.paribus("queue", *LONG)
+    err = project.paribus("work", "--launcher", "slurm", *argv, code=2)
     assert err.startswith(told) and err.count("\n") == 1, err
