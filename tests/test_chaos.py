@@ -5,6 +5,7 @@ nothing is left behind. `pytest -m drill tests/test_chaos.py`; CHAOS_EVENTS=2000
 """
 
 import json
+import math
 import os
 import random
 import signal
@@ -41,9 +42,10 @@ class Laboratory(SmallProject):
     def __init__(self, folder: Path, seeds: int, port: int) -> None:
         super().__init__(folder, f"http://127.0.0.1:{port}")
         self.seeds = seeds
-        self._port, self._log = port, (folder / "log").open("a")
+        self.port, self._log = port, (folder / "log").open("a")
         self._work: subprocess.Popen[str] | None = None
         self._mlflow: subprocess.Popen[bytes] | None = None
+        self._asleep: list[tuple[float, psutil.Process]] = []
         self.starts = 0
 
     def keep_working(self) -> None:
@@ -57,6 +59,18 @@ class Laboratory(SmallProject):
         assert self._work
         self._work.kill()
         self._work.wait()
+
+    def suspend(self, process: psutil.Process, seconds: float) -> None:
+        """SIGSTOP, for some seconds."""
+        process.suspend()
+        self._asleep.append((time.monotonic() + seconds, process))
+
+    def wake(self, at: float) -> None:
+        """Let the suspended go on whose seconds are over at time `at`."""
+        for pair in [pair for pair in self._asleep if pair[0] <= at]:
+            self._asleep.remove(pair)
+            with suppress(psutil.Error):
+                pair[1].resume()
 
     def finish(self) -> None:
         """Wait until `paribus work` has ended by itself, and the workers of one that was killed have."""
@@ -82,7 +96,7 @@ class Laboratory(SmallProject):
 
     def start_mlflow(self) -> None:
         """The server that runs are mirrored to."""
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port)]
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{self.folder / 'mlflow.db'}"]
         command += ["--artifacts-destination", str(self.folder / "artifacts")]
         environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -94,7 +108,7 @@ class Laboratory(SmallProject):
         """Until the server answers, which takes it some seconds."""
         began = time.monotonic()
         while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=1):
                 return
             assert time.monotonic() - began < PATIENCE_SECONDS, self.said()
             time.sleep(0.5)
@@ -135,16 +149,12 @@ def disturb(laboratory: Laboratory, events: int, draws: random.Random, special: 
     Runs get on between events, but not so far ahead of them that the experiment ends first.
     """
     happened: Counter[str] = Counter()
-    asleep: list[tuple[float, psutil.Process]] = []
     last, began, total = 0.0, time.monotonic(), 2 * laboratory.seeds
     while happened.total() < events:
         laboratory.keep_working()
         now = time.monotonic()
         assert now - began < PATIENCE_SECONDS, f"{happened}: {laboratory.said()}"
-        for moment, process in [pair for pair in asleep if pair[0] < now]:
-            asleep.remove((moment, process))
-            with suppress(psutil.Error):
-                process.resume()
+        laboratory.wake(now)
         ahead = laboratory.done() / total > happened.total() / events
         workers = laboratory.workers()
         if now - last > (0.3 if ahead else 2.0) and workers:
@@ -159,16 +169,13 @@ def disturb(laboratory: Laboratory, events: int, draws: random.Random, special: 
                     case "SIGINT":
                         victim.send_signal(signal.SIGINT)
                     case "SIGSTOP":
-                        victim.suspend()
                         # The first sleeps for longer than its lease lasts.
-                        asleep.append((now + (70 if not happened[name] else draws.uniform(0.2, 6)), victim))
+                        laboratory.suspend(victim, 70 if not happened[name] else draws.uniform(0.2, 6))
                 happened[name] += 1
                 if happened.total() in special:
                     special[happened.total()]()
         time.sleep(0.05)
-    for _, process in asleep:
-        with suppress(psutil.Error):
-            process.resume()
+    laboratory.wake(math.inf)
     return happened
 
 
@@ -202,6 +209,8 @@ def test_nothing_is_lost_and_no_number_moves_whatever_fails(
 
             def still_patient() -> None:
                 assert time.monotonic() - began < PATIENCE_SECONDS, laboratory.said()
+                # Nobody notices a full disk while the only worker left is asleep.
+                laboratory.wake(time.monotonic())
                 laboratory.keep_working()
                 time.sleep(0.5)
 
