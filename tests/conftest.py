@@ -22,6 +22,7 @@ from paribus.data import vocabulary as vocabularies
 from paribus.data.corpus import texts, to_document
 from paribus.data.document import Document
 from paribus.data.vocabulary import Vocabulary
+from paribus.plan import estimate
 from paribus.plan.stages import Pretraining, make
 from paribus.spec.base import Spec
 from paribus.spec.data import FullSentences, Sotu, WordPiece
@@ -226,3 +227,11 @@ def begin(tmp_path: Path) -> Callable[..., Work]:
         return work
 
     return claim
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs are counted in this process, where torch is loaded once: a process of their own takes seconds a test."""
+    from paribus.nn.count import answer  # brings torch, which most tests do without
+
+    monkeypatch.setattr(estimate, "_count", lambda questions, _: [answer(question) for question in questions])

@@ -163,7 +163,7 @@ def test_plan_counts_runs_and_shared_stages(paribus: Paribus, store: Store) -> N
     assert "static*" in out and "left to do" in out
 
 
-def test_plan_counts_what_is_done(paribus: Paribus, store: Store) -> None:
+def test_plan_counts_what_is_done(paribus: Paribus, store: Store, counted: None) -> None:
     finish(store, plan(find(ROOT), "masking", "debug", seeds=1).runs[0].stages[0])
     told = json.loads(paribus("plan", "masking", "--scale", "debug", "--json")[0])
     assert told["stages"]["corpus"]["done"] == 1 and told["stages"]["vocabulary"]["done"] == 0
@@ -188,7 +188,7 @@ def test_plan_why_says_what_changed(paribus: Paribus, store: Store) -> None:
 
 
 def test_plan_and_status_show_the_trials_of_each_arm_and_what_is_known_after_tuning(
-    paribus: Paribus, store: Store
+    paribus: Paribus, store: Store, counted: None
 ) -> None:
     argv = ["batch-size", "--scale", "debug", "--seeds", "2"]
     told = json.loads(paribus("plan", *argv, "--json")[0])
@@ -443,7 +443,9 @@ def test_table_files_writes_every_format_into_the_store(paribus: Paribus, store:
 # --- init ---
 
 
-def test_init_makes_a_project_that_plans(paribus: Paribus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_makes_a_project_that_plans(
+    paribus: Paribus, tmp_path: Path, counted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("PARIBUS_STORE", raising=False)
     folder = tmp_path / "mine"
     assert "paribus plan my-first" in paribus("init", str(folder))[0]
@@ -478,7 +480,7 @@ def test_slurm_places_workers_itself(paribus: Paribus) -> None:
 
 
 @pytest.fixture
-def claimed(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
+def claimed(tmp_path: Path, store: Store, counted: None, monkeypatch: pytest.MonkeyPatch) -> Store:
     """An experiment with a claim that is met and one that is open, measured by hand."""
     folder = tmp_path / "mine"
     (folder / "experiments").mkdir(parents=True)

@@ -103,7 +103,7 @@ def project(tmp_path: Path) -> Project:
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def store(tmp_path: Path, counted: None, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # no power cut here, and thousands of small files
     store = Store(tmp_path / "store")
     store.prepare()

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from torch import nn
@@ -50,24 +51,22 @@ def _count(modules: Iterable[nn.Module | None]) -> int:
     return sum({p: p.numel() for module in modules if module is not None for p in module.parameters()}.values())
 
 
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """The cost that `paribus.plan.estimate.cost_question` asks for."""
+    rtd = build(Rtd, question["rtd"], "objective") if question.get("rtd") else None
+    encoder = build(Encoder, question["encoder"], "encoder")
+    return asdict(cost(encoder, question["vocabulary"], question["length"], question["rate"], rtd))
+
+
 def _main() -> int:
     """2: what was asked cannot be built, for a reason that a user can mend."""
     try:
         find()  # a user's own variants are part of the vocabulary
-        costs = [
-            cost(
-                build(Encoder, asked["encoder"], "encoder"),
-                asked["vocabulary"],
-                asked["length"],
-                asked["rate"],
-                build(Rtd, asked["rtd"], "objective") if asked.get("rtd") else None,
-            )
-            for asked in json.load(sys.stdin)
-        ]
+        answers = [answer(question) for question in json.load(sys.stdin)]
     except ParibusError as error:
         print(error, file=sys.stderr)
         return 2
-    print(json.dumps([asdict(found) for found in costs]))
+    print(json.dumps(answers))
     return 0
 
 

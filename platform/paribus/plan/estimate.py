@@ -59,29 +59,36 @@ def costs(plan: Plan, project: Project, cache: Path) -> dict[str, Cost]:
     """The cost of each arm by `cost_key`, remembered in `cache`; {} where counting fails, which is said.
 
     SpecError where a model cannot be built: no run of it could.
-
-    Counting needs torch, so a process of its own does it.
     """
     known = read_cache(cache)
     asked = {cost_key(arm.run): cost_question(arm.run) for arm in plan.arms}
     new = [key for key in asked if key not in known]
     if new:
-        child = subprocess.run(
-            [sys.executable, "-m", "paribus.nn.count"],
-            input=json.dumps([asked[key] for key in new]),
-            capture_output=True,
-            text=True,
-            cwd=project.root,
-        )
-        reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        if child.returncode == 2:
-            raise SpecError(reason)
-        if child.returncode:
-            print(f"parameters could not be counted: {reason}", file=sys.stderr)
+        counted = _count([asked[key] for key in new], project)
+        if counted is None:
             return {}
-        known |= dict(zip(new, json.loads(child.stdout), strict=True))
+        known |= dict(zip(new, counted, strict=True))
         write_cache(cache, known)
     return {key: Cost(**known[key]) for key in asked}
+
+
+def _count(questions: list[dict[str, Any]], project: Project) -> list[dict[str, Any]] | None:
+    """What `paribus.nn.count` answers, in a process of its own because it needs torch; None where it fails."""
+    child = subprocess.run(
+        [sys.executable, "-m", "paribus.nn.count"],
+        input=json.dumps(questions),
+        capture_output=True,
+        text=True,
+        cwd=project.root,
+    )
+    reason = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+    if child.returncode == 2:
+        raise SpecError(reason)
+    if child.returncode:
+        print(f"parameters could not be counted: {reason}", file=sys.stderr)
+        return None
+    answers: list[dict[str, Any]] = json.loads(child.stdout)
+    return answers
 
 
 @dataclass(frozen=True)
