@@ -104,7 +104,7 @@ def with_gradients(attend: Any, inputs: dict[str, Tensor], *others: Any, dtype: 
 @settings(max_examples=25)
 @given(
     draw=some.integers(0, 1000),
-    sizes=some.tuples(some.integers(1, 2), some.integers(1, 2), some.integers(1, 70), some.sampled_from([3, 16, 20])),
+    sizes=some.tuples(some.integers(1, 2), some.integers(1, 2), some.integers(1, 40), some.sampled_from([3, 16, 20])),
     k=some.integers(1, 80),
     buckets=some.sampled_from([None, None, 2, 8, 32]),
     terms=some.sampled_from(TERMS),
@@ -140,7 +140,7 @@ def test_lengths_around_whole_blocks_and_tables_that_end_within_one(
     fused: ModuleType, length: int, k: int, buckets: int | None
 ) -> None:
     torch.manual_seed(0)
-    inputs, row, mask = case(3, 1, length, 8, k, buckets, True, True, "nothing")
+    inputs, row, mask = case(1, 1, length, 8, k, buckets, True, True, "nothing")
     others = (row.to(DEVICE), False, mask, 0.0, 0.2)
     found = with_gradients(fused.relative_attention, inputs, *others, dtype=torch.float32)
     expected = with_gradients(slowly, inputs, *others, dtype=torch.float64)
@@ -155,7 +155,7 @@ def test_a_batch_larger_than_its_parts_adds_up_in_the_tables_gradients(
 ) -> None:
     monkeypatch.setattr(fused, "GROUPS", 2)
     torch.manual_seed(0)
-    inputs, row, _ = case(5, 2, 40, 8, 9, None, True, True, "nothing")
+    inputs, row, _ = case(3, 1, 40, 8, 9, None, True, True, "nothing")
     others = (row.to(DEVICE), False, None, 0.0, 0.2)
     found = with_gradients(fused.relative_attention, inputs, *others, dtype=torch.float32)
     expected = with_gradients(slowly, inputs, *others, dtype=torch.float64)
@@ -209,7 +209,7 @@ def test_disentangled_attention_is_the_same_with_and_without_its_kernel(
 
 def test_the_kernels_are_an_operator_that_a_graph_can_hold(fused: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    inputs, row, mask = case(1, 2, 19, 8, 6, None, True, True, "keys")
+    inputs, row, mask = case(1, 1, 19, 8, 6, None, True, True, "keys")
     assert mask is not None
     tensors = [inputs[name].to(DEVICE).requires_grad_() for name in ("q", "k", "v", "key_rows", "query_rows")]
     more = [row.to(DEVICE, torch.int32), mask.to(DEVICE).view(torch.uint8), torch.tensor([7], device=DEVICE)]
@@ -217,7 +217,7 @@ def test_the_kernels_are_an_operator_that_a_graph_can_hold(fused: ModuleType, mo
     monkeypatch.setattr(attention, "_no_kernel", lambda *_: None)
     made = attending(4, True, False, True, True)
     compiled = torch.compile(made, fullgraph=True, backend="aot_eager")
-    x = torch.randn(2, 11, 16, device=DEVICE)
+    x = torch.randn(1, 11, 16, device=DEVICE)
     torch.testing.assert_close(compiled(x, None), made(x, None))
 
 
