@@ -72,6 +72,7 @@ def told(text: str) -> str:
         ("[a, b]", 'basket.yaml: expected keys and values, found ["a", "b"]'),
         ("", "basket.yaml: expected keys and values, found null"),
         ("{name: a, name: b}", "basket.yaml, line 1: key 'name' is given twice"),
+        ("[" * 2000, "basket.yaml: not YAML that can be read (nested too deeply)"),
         ("name: a\ncount: [1", "basket.yaml, line 2: "),
         ('name: "a \\ud800"', "basket.yaml, line 1: '\\ud800' is half of a surrogate pair, which is no character"),
     ],

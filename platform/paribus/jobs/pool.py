@@ -39,7 +39,8 @@ class _Worker:
 class Pool:
     """A worker process a slot on the queues `names`. One that dies is replaced, and its run taken up again.
 
-    Not for ever: no more once DEATHS times as many as there are slots have died without a run done in between.
+    Not for ever: no more once DEATHS times as many as there are slots have died without a run done in between. A slot
+    that is left empty so is filled with the next that may be.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Pool:
         # Workers run in the project's folder, so a path relative to this one would lead elsewhere.
         self._environment |= {"PARIBUS_STORE": self._asked["store"], "PARIBUS_DATA": str(project.data.resolve())}
         self._done = self._deaths = 0
+        self._empty: list[Slot] = []
         self._workers = [self._start(slot) for slot in slots]
 
     def _start(self, slot: Slot) -> _Worker:
@@ -86,8 +88,10 @@ class Pool:
                         refused = worker.said().splitlines()[-1].removeprefix("error: ")
                     elif worker.process.returncode != 0:
                         print(f"a worker ended with code {worker.process.returncode}\n{worker.said()}", file=sys.stderr)
+                        self._empty.append(worker.slot)
                         if self._may_replace():
-                            self._workers.append(self._start(worker.slot))
+                            self._workers += [self._start(slot) for slot in self._empty]
+                            self._empty.clear()
         except BaseException:
             self.stop()
             print("workers stopped: the same command goes on from the last checkpoints", file=sys.stderr)

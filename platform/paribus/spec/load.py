@@ -77,10 +77,12 @@ def read_text(path: Path) -> str:
 
 def parse(text: str, where: str) -> Any:
     """The data in a YAML text."""
-    with suppress(yaml.YAMLError, UnicodeError):
+    with suppress(yaml.YAMLError, UnicodeError, RecursionError):
         return yaml.load(text, _FastLoader)
     try:
         return yaml.load(text, _Loader)
+    except RecursionError:
+        raise SpecError(f"{where}: not YAML that can be read (nested too deeply)") from None
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise SpecError(f"{where}{line}: {error.problem or 'not YAML'}") from None
