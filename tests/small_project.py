@@ -40,6 +40,7 @@ labels: [O, CAP]
 metrics: [f1]
 """,
 }
+PARIBUS = [sys.executable, "-m", "paribus"]
 MASKS = ["masks", "--scale", "debug"]
 LONG = [*MASKS, "--set", "budget.train_tokens=524288"]
 """512 steps: long enough to be killed in the middle."""
@@ -51,8 +52,9 @@ class SmallProject:
 
     def __init__(self, folder: Path, tracking: str = "") -> None:
         self.folder, self.store = folder, Store(folder / "results")
-        self.environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
-        self.environment["PARIBUS_STORE"] = str(self.store.root)
+        environment = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+        environment["PARIBUS_STORE"] = str(self.store.root)
+        self._where: dict[str, Any] = {"cwd": folder, "env": environment, "text": True}
         (folder / "data/addresses").mkdir(parents=True)
         for number, text in enumerate(sorted(texts(Sotu(), []), key=len)[:60]):
             (folder / f"data/addresses/{number:02}.txt").write_text(text[:3000])
@@ -63,15 +65,13 @@ class SmallProject:
 
     def start(self, *argv: str, output: int | IO[str] = subprocess.PIPE) -> "subprocess.Popen[str]":
         """`paribus ARGV`."""
-        command = [sys.executable, "-m", "paribus", *argv]
-        return subprocess.Popen(command, cwd=self.folder, env=self.environment, stdout=output, stderr=output, text=True)
+        return subprocess.Popen([*PARIBUS, *argv], stdout=output, stderr=output, **self._where)
 
     def paribus(self, *argv: str, code: int = 0) -> str:
         """Run `paribus ARGV` to its end, which must be exit code `code`; stdout, or stderr where it has to fail."""
-        process = self.start(*argv)
-        out, err = process.communicate()
-        assert process.returncode == code, err
-        return err if code else out
+        done = subprocess.run([*PARIBUS, *argv], capture_output=True, **self._where)
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout
 
     def entries(self) -> list[dict[str, Any]]:
         """The runs of the queue."""

@@ -234,7 +234,7 @@ NodeName=localhost NodeAddr=127.0.0.1 CPUs=2 Gres=gpu:2
 PartitionName=debug Nodes=localhost Default=YES MaxTime=60 PriorityTier=1 GraceTime=60
 PartitionName=urgent Nodes=localhost MaxTime=60 PriorityTier=9
 """
-LONG = [*MASKS, "--set", "budget.train_tokens=1048576"]  # both runs still train when Slurm interrupts them
+LONG = [*MASKS, "--set", "budget.train_tokens=1572864"]  # both runs still train when Slurm interrupts them
 
 
 @pytest.fixture(scope="module")

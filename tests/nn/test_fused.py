@@ -140,7 +140,7 @@ def test_lengths_around_whole_blocks_and_tables_that_end_within_one(
     fused: ModuleType, length: int, k: int, buckets: int | None
 ) -> None:
     torch.manual_seed(0)
-    inputs, row, mask = case(1, 1, length, 8, k, buckets, True, True, "nothing")
+    inputs, row, mask = case(2, 1, length, 8, k, buckets, True, True, "nothing")
     others = (row.to(DEVICE), False, mask, 0.0, 0.2)
     found = with_gradients(fused.relative_attention, inputs, *others, dtype=torch.float32)
     expected = with_gradients(slowly, inputs, *others, dtype=torch.float64)
@@ -155,7 +155,7 @@ def test_a_batch_larger_than_its_parts_adds_up_in_the_tables_gradients(
 ) -> None:
     monkeypatch.setattr(fused, "GROUPS", 2)
     torch.manual_seed(0)
-    inputs, row, _ = case(3, 1, 40, 8, 9, None, True, True, "nothing")
+    inputs, row, _ = case(3, 2, 40, 8, 9, None, True, True, "nothing")
     others = (row.to(DEVICE), False, None, 0.0, 0.2)
     found = with_gradients(fused.relative_attention, inputs, *others, dtype=torch.float32)
     expected = with_gradients(slowly, inputs, *others, dtype=torch.float64)

@@ -39,8 +39,8 @@ class _Worker:
 class Pool:
     """A worker process a slot on the queues `names`. One that dies is replaced, and its run taken up again.
 
-    Not for ever: no more once DEATHS times as many as there are slots have died without a run done in between. A slot
-    that is left empty so is filled with the next that may be.
+    Not for ever: no more once DEATHS times as many as there are slots have died without a run done in between. Slots
+    left empty so are filled again with the first death after a run is done.
     """
 
     def __init__(
@@ -90,8 +90,8 @@ class Pool:
                         print(f"a worker ended with code {worker.process.returncode}\n{worker.said()}", file=sys.stderr)
                         self._empty.append(worker.slot)
                         if self._may_replace():
-                            self._workers += [self._start(slot) for slot in self._empty]
-                            self._empty.clear()
+                            while self._empty:
+                                self._workers.append(self._start(self._empty.pop()))
         except BaseException:
             self.stop()
             print("workers stopped: the same command goes on from the last checkpoints", file=sys.stderr)

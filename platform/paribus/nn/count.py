@@ -53,8 +53,8 @@ def _count(modules: Iterable[nn.Module | None]) -> int:
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """The cost that `paribus.plan.estimate.cost_question` asks for."""
-    rtd = build(Rtd, question["rtd"], "objective") if question.get("rtd") else None
     encoder = build(Encoder, question["encoder"], "encoder")
+    rtd = build(Rtd, question["rtd"], "objective") if question.get("rtd") else None
     return asdict(cost(encoder, question["vocabulary"], question["length"], question["rate"], rtd))
 
 

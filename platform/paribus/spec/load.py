@@ -77,9 +77,9 @@ def read_text(path: Path) -> str:
 
 def parse(text: str, where: str) -> Any:
     """The data in a YAML text."""
-    with suppress(yaml.YAMLError, UnicodeError, RecursionError):
-        return yaml.load(text, _FastLoader)
     try:
+        with suppress(yaml.YAMLError, UnicodeError):
+            return yaml.load(text, _FastLoader)
         return yaml.load(text, _Loader)
     except RecursionError:
         raise SpecError(f"{where}: not YAML that can be read (nested too deeply)") from None
@@ -88,6 +88,8 @@ def parse(text: str, where: str) -> Any:
         raise SpecError(f"{where}{line}: {error.problem or 'not YAML'}") from None
     except yaml.YAMLError as error:
         raise SpecError(f"{where}: not YAML ({' '.join(str(error).split())})") from None
+    except (TypeError, ValueError, KeyError, AttributeError) as error:  # of values: 2026-02-30, !!int x
+        raise SpecError(f"{where}: not YAML that can be read ({error})") from None
 
 
 def load(model: type[S], path: Path) -> S:
