@@ -4,8 +4,6 @@ PYTHON ?= python3
 VENV ?= .venv
 PIP_ARGS ?=
 WORKERS ?= 2
-# The longest first.
-DRILLS = tests/test_chaos.py tests/test_drills.py tests
 
 .PHONY: demo test drill
 
@@ -20,7 +18,7 @@ test: $(VENV)/installed-dev
 
 # Longer end-to-end drills: kill, resume, two workers, a real server.
 drill: $(VENV)/installed-dev
-	$(VENV)/bin/pytest -m drill -rs -n 2 --dist loadfile --no-loadscope-reorder $(DRILLS)
+	$(VENV)/bin/pytest -m drill -rs -n 2 --dist loadfile --no-loadscope-reorder
 
 $(VENV)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "paribus needs Python 3.11 or newer, found " + sys.version)'
