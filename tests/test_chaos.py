@@ -28,7 +28,7 @@ from tests.small_project import MASKS, OFTEN, SmallProject
 
 from paribus.jobs.queue import Queue, entries
 
-pytestmark = pytest.mark.drill
+pytestmark = pytest.mark.drill(first=True)
 
 QUEUE = "masks@debug"
 WORKERS = 4
