@@ -99,6 +99,12 @@ def test_a_worker_process_sees_its_cards_and_no_others(tmp_path: Path, monkeypat
     store.prepare()
     asked = [Slot(tuple(FOUR[:2])), Slot((FOUR[2],)), ANYWHERE]
     pool = Pool(find(), store, [], asked, Runtime(device="cpu"))
-    seen = [psutil.Process(worker.process.pid).environ().get("CUDA_VISIBLE_DEVICES") for worker in pool._workers]
+    seen: list[str | None] = []
+
+    def look() -> None:
+        if not seen:  # nobody has ended yet
+            processes = [psutil.Process(worker.process.pid) for worker in pool._workers]
+            seen.extend(process.environ().get("CUDA_VISIBLE_DEVICES") for process in processes)
+
+    pool.work(look)
     assert seen == ["GPU-a00,GPU-b00", "GPU-c00", os.environ.get("CUDA_VISIBLE_DEVICES")]
-    pool.wait(lambda: None)

@@ -57,8 +57,8 @@ class Pool:
         # Workers run in the project's folder, so a path relative to this one would lead elsewhere.
         self._environment |= {"PARIBUS_STORE": self._asked["store"], "PARIBUS_DATA": str(project.data.resolve())}
         self._done = self._deaths = 0
-        self._empty: list[Slot] = []
-        self._workers = [self._start(slot) for slot in slots]
+        self._empty = list(slots)
+        self._workers: list[_Worker] = []
 
     def _start(self, slot: Slot) -> _Worker:
         errors = tempfile.TemporaryFile()
@@ -74,10 +74,16 @@ class Pool:
             process.stdin.write(json.dumps({**self._asked, **asdict(slot)}).encode())
         return _Worker(process, errors, slot)
 
-    def wait(self, look: Callable[[], None]) -> None:
+    def _fill(self) -> None:
+        """A worker in every empty slot. Each is known before the next is started, so a signal in between stops it."""
+        while self._empty:
+            self._workers.append(self._start(self._empty.pop(0)))
+
+    def work(self, look: Callable[[], None]) -> None:
         """Until every worker has ended; `look` is called a few times a second. Raises what a worker could not mend."""
         refused = ""
         try:
+            self._fill()
             while self._workers:
                 look()
                 with suppress(subprocess.TimeoutExpired):
@@ -90,8 +96,7 @@ class Pool:
                         print(f"a worker ended with code {worker.process.returncode}\n{worker.said()}", file=sys.stderr)
                         self._empty.append(worker.slot)
                         if self._may_replace():
-                            while self._empty:
-                                self._workers.append(self._start(self._empty.pop()))
+                            self._fill()
         except BaseException:
             self.stop()
             print("workers stopped: the same command goes on from the last checkpoints", file=sys.stderr)
@@ -131,7 +136,7 @@ def drain(
         order = "ahead of" if skew > 0 else "behind"
         told = f"note: this machine's clock is {abs(skew):,.0f} s {order} the one that stamps files in {store.root}"
         print(f"{told}; leases go by the latter, but times in records are off", file=sys.stderr)
-    Pool(project, store, names, slots, runtime).wait(look)
+    Pool(project, store, names, slots, runtime).work(look)
     tidy(store, names)
 
 
