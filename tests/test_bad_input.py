@@ -90,7 +90,7 @@ def paribus(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) 
         def __init__(self, *asked: Any) -> None:
             self._asked = asked
 
-        def wait(self, look: Callable[[], None]) -> None:
+        def work(self, look: Callable[[], None]) -> None:
             project, store, names, _, runtime = self._asked
             with redirect_stderr(io.StringIO()):  # a worker's own goes to the log of the run
                 work(project, store, names, runtime)
