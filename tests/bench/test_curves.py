@@ -15,7 +15,9 @@ from paribus.train import passes
 def test_ways_and_seeds_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(passes, "BACKEND", "aot_eager")
     told = tmp_path / "curves.json"
-    asked = ["--scale", "debug", "--steps", "4", "--set", "objective.masking={kind: dynamic}", "--seeds", "2"]
+    asked = ["--scale", "debug", "--steps", "4", "--seeds", "2"]
+    for small in ("objective.masking={kind: dynamic}", "encoder.layers=1", "corpus.documents=20"):
+        asked += ["--set", small]
     asked += ["--compile", "off", "--compile", "on", "--device", "cpu"]
     files = ["--json", str(told), "--plot", f"{tmp_path}/a.svg"]
     result = CliRunner().invoke(app, ["bench", "curves", *asked, *files])

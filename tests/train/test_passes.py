@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from tests.replay import Replay, stand_in
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paribus.bench.devices import random_rows
-from paribus.data.packing import load, save
+from paribus.data.packing import Rows, load, save
 from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import Micro
 from paribus.objectives.module import Pretrained
@@ -35,6 +36,26 @@ DISENTANGLED = {
     "attention": {"kind": "disentangled", "dropout": 0.0, "c2p": True, "p2c": True, "max_distance": 8},
     "head": {"kind": "emd", "max_length": 32},
 }
+
+
+def cut(rows: Rows, lengths: NDArray[np.integer], folder: Path) -> Path:
+    """A pack stage of the same rows, as many of their tokens as `lengths` says, the rest padding."""
+    tokens = np.where(np.arange(rows.tokens.shape[1]) < lengths[:, None], rows.tokens, PAD)
+    shorter = replace(rows, tokens=tokens.astype(rows.tokens.dtype), lengths=lengths.astype(rows.lengths.dtype))
+    save([shorter], folder, "train", SIZE)
+    return folder
+
+
+ALIKE = {"train_tokens": 1920, "batch_tokens": 192}
+"""Ten steps of eight rows of 24 tokens."""
+
+
+@pytest.fixture
+def alike(packed: Path, tmp_path: Path) -> Path:
+    """Rows of 24 tokens and 8 of padding: micro-batches of one shape, as each shape takes seconds to trace."""
+    rows = load(packed, "train")
+    rows = Rows(**{name: array[rows.lengths >= 24] for name, array in rows.arrays.items()})
+    return cut(rows, np.full(len(rows), 24), tmp_path)
 
 
 @pytest.fixture(autouse=True)
@@ -75,7 +96,6 @@ def test_compiled_trains_as_written(
     precision: str,
     tolerance: float,
     pretraining: Make,
-    request: pytest.FixtureRequest,
 ) -> None:
     whole = pretraining().encoder.model_dump() | encoder
     spec = pretraining(encoder=whole, precision=precision)
@@ -86,22 +106,23 @@ def test_compiled_trains_as_written(
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "rows, changes",
     [
-        {"sharing": "es", "generator": {"kind": "shallow"}},
-        {"sharing": "gdes", "head": "deberta", "mask_specials": True},
-        {"sharing": "nes", "shared": "tokens", "discriminator": "replace-mlm"},
-        {"sharing": "gdes", "optimizers": "joint", "discriminator": "all-tokens-mlm"},
-        {"discriminator": "detect-masked"},
+        ("packed", {"sharing": "es", "generator": {"kind": "shallow"}}),
+        ("alike", {"sharing": "gdes", "head": "deberta", "mask_specials": True}),
+        ("alike", {"sharing": "nes", "shared": "tokens", "discriminator": "replace-mlm"}),
+        ("alike", {"sharing": "gdes", "optimizers": "joint", "discriminator": "all-tokens-mlm"}),
+        ("alike", {"discriminator": "detect-masked"}),
     ],
 )
 def test_replaced_token_detection_compiled_trains_as_written(
-    packed: Path, changes: dict[str, Any], pretraining: Make
+    rows: str, changes: dict[str, Any], pretraining: Make, request: pytest.FixtureRequest
 ) -> None:
+    folder = request.getfixturevalue(rows)
     objective = {"kind": "rtd", "masking": "dynamic", "discriminator_weight": 1.0, **changes}
-    spec = pretraining(objective=objective)
-    plain_module, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
-    module, compiled = trained(spec, packed, ON)
+    spec = pretraining(objective=objective, budget=ALIKE)
+    plain_module, plain = trained(spec, folder, ON.model_copy(update={"compile": "off"}))
+    module, compiled = trained(spec, folder, ON)
     assert module.passes.how == "on"
     assert compiled == pytest.approx(plain, abs=1e-4) and plain[-1] < plain[0]
     for (name, one), other in zip(module.named_parameters(), plain_module.parameters(), strict=True):
@@ -196,10 +217,10 @@ def test_graphs_of_two_turns_keep_gradients_of_their_own_and_move_only_these(
 
 
 def test_compiled_without_padding_trains_as_with_it(
-    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+    alike: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = pretraining()
-    _, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
+    spec = pretraining(budget=ALIKE)
+    _, plain = trained(spec, alike, ON.model_copy(update={"compile": "off"}))
     monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: True)
     monkeypatch.setattr("paribus.nn.unpadded.MOST", 2.0)
     computed = set()
@@ -209,7 +230,7 @@ def test_compiled_without_padding_trains_as_with_it(
         return aot_eager(graph, inputs)
 
     monkeypatch.setattr(passes, "BACKEND", backend)
-    module, compiled = trained(spec, packed, ON)
+    module, compiled = trained(spec, alike, ON)
     assert module.passes.how == "on" and "index_copy" in computed
     assert compiled == pytest.approx(plain, abs=1e-5)
 
@@ -220,9 +241,7 @@ def test_however_much_padding_is_left_out_it_is_compiled_once(
     monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: True)
     monkeypatch.setattr("paribus.objectives.loader._up", lambda number, step: -(-number // 8) * 8)
     full = random_rows(32, SIZE)
-    lengths = np.random.default_rng(0).integers(4, 24, len(full.tokens)).astype(full.lengths.dtype)
-    tokens = np.where(np.arange(32) < lengths[:, None], full.tokens, PAD).astype(full.tokens.dtype)
-    save([replace(full, tokens=tokens, lengths=lengths)], tmp_path, "train", SIZE)
+    cut(full, np.random.default_rng(0).integers(4, 24, len(full)), tmp_path)
     kept = set()
     monkeypatch.setattr(Micro, "vary", lambda micro, vary=Micro.vary: kept.add(len(micro.kept_N)) or vary(micro))
     module, _ = trained(pretraining(), tmp_path, ON.model_copy(update={"micro_batch_rows": 32}))
@@ -300,12 +319,12 @@ def test_without_a_compiler_it_is_said_once_and_trained_as_written(
 
 
 def test_a_stage_records_what_was_done(
-    packed: Path, pretraining: Make, begin: Callable[..., Work], capsys: pytest.CaptureFixture[str]
+    alike: Path, pretraining: Make, begin: Callable[..., Work], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    curves = []
+    spec, curves = pretraining(budget=ALIKE), []
     for asked, done in (("off", "off"), ("graphs", "on")):
-        with begin("pretrain", pretraining(), pack=asked) as work:
-            record = pretrain(pretraining(), 0, packed, SIZE, work, ON.model_copy(update={"compile": asked}))
+        with begin("pretrain", spec, pack=asked) as work:
+            record = pretrain(spec, 0, alike, SIZE, work, ON.model_copy(update={"compile": asked}))
             curves.append([point["train/loss"] for point in read_jsonl(work.out / "curve.jsonl")])
         assert (record["compile"], record["sdpa"]) == (done, "auto")
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
