@@ -482,21 +482,22 @@ def modules():
 
 
 @pytest.mark.parametrize(
-    ("verb", "kind", "modules", "message"),
+    ("kind", "modules", "message"),
     [
-        ("run", "pass", "modules", "class SquaredRelu: no kind; expected a line as kind: Literal"),
-        ("plan", 'kind: Literal["gelu"] = "gelu"', "modules", "class SquaredRelu: kind 'gelu' is Gelu's; choose"),
-        ("run", 'kind: Literal["squared"] = "squared"', "modules", "modules() has no module for SquaredRelu"),
-        ("plan", 'kind: Literal["squared"] = "squared"', "others", "modules() has no module for SquaredRelu"),
+        ("pass", "modules", "class SquaredRelu: no kind; expected a line as kind: Literal"),
+        ('kind: Literal["gelu"] = "gelu"', "modules", "class SquaredRelu: kind 'gelu' is Gelu's; choose another"),
+        ('kind: Literal["squared"] = "squared"', "modules", "modules() has no module for SquaredRelu"),
+        ('kind: Literal["squared"] = "squared"', "others", "modules() has no module for SquaredRelu"),
     ],
 )
 def test_a_variant_that_cannot_be_chosen_or_built_is_told_with_its_file(
-    project: Path, verb: str, kind: str, modules: str, message: str
+    project: Path, kind: str, modules: str, message: str
 ) -> None:
     Path("paribus.toml").write_text('variants = "variants.py"')
     Path("variants.py").write_text(VARIANT.format(kind=kind).replace("def modules", f"def {modules}"))
     declare(set={**EXPERIMENT["set"], "encoder.feed_forward": {"kind": "squared", "width": 32}})
-    assert f"{project}/variants.py: {message}" in refused(run_cli([verb, "mine", "--scale", "debug"]))
+    for verb in ("plan", "run"):
+        assert f"{project}/variants.py: {message}" in refused(run_cli([verb, "mine", "--scale", "debug"]))
 
 
 # --- disks ---

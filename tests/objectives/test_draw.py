@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.rows import cut
 
 from paribus.bench.devices import random_rows
 from paribus.data.packing import ISOLATED, Rows, load
@@ -29,9 +30,9 @@ def rows(packed: Path) -> Rows:
 
 def ragged(rows: Rows) -> Rows:
     """Every third row is half as long, all are of two segments."""
-    tokens, flags, lengths = rows.tokens.copy(), rows.flags.copy(), rows.lengths.copy()
-    tokens[::3, 16:], lengths[::3] = 0, np.minimum(lengths[::3], 16)
-    return replace(rows, tokens=tokens, flags=flags, lengths=lengths, second=np.full_like(rows.second, 9))
+    lengths = rows.lengths.copy()
+    lengths[::3] = np.minimum(lengths[::3], 16)
+    return replace(cut(rows, lengths), flags=rows.flags.copy(), second=np.full_like(rows.second, 9))
 
 
 def asked_of(micro: Micro) -> tuple[torch.Tensor, torch.Tensor]:
@@ -96,9 +97,7 @@ def test_a_fixed_shape_changes_neither_losses_nor_gradients(rows: Rows, pretrain
 
 
 def test_rows_are_filled_up_to_an_eighth_a_quarter_a_half_or_all_of_the_longest(rows: Rows, pretraining: Make) -> None:
-    lengths = np.random.default_rng(0).integers(1, 33, len(rows.lengths)).astype(rows.lengths.dtype)
-    tokens = np.where(np.arange(32) < lengths[:, None], rows.tokens, PAD).astype(rows.tokens.dtype)
-    given = replace(rows, tokens=tokens, lengths=lengths)
+    given = cut(rows, np.random.default_rng(0).integers(1, 33, len(rows)))
     spec = pretraining(budget={"train_tokens": 32 * 50, "batch_tokens": 32})
     found = {fixed: Steps(given, spec, SIZE, 0, 1, fixed=fixed) for fixed in (False, True)}
     lengths_of = {

@@ -2,21 +2,19 @@
 
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from tests.replay import Replay, stand_in
+from tests.rows import cut
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paribus.bench.devices import random_rows
 from paribus.data.packing import Rows, load, save
-from paribus.data.vocabulary import PAD
 from paribus.objectives.batch import Micro
 from paribus.objectives.module import Pretrained
 from paribus.objectives.pretrain import prepare, pretrain
@@ -38,14 +36,6 @@ DISENTANGLED = {
 }
 
 
-def cut(rows: Rows, lengths: NDArray[np.integer], folder: Path) -> Path:
-    """A pack stage of the same rows, as many of their tokens as `lengths` says, the rest padding."""
-    tokens = np.where(np.arange(rows.tokens.shape[1]) < lengths[:, None], rows.tokens, PAD)
-    shorter = replace(rows, tokens=tokens.astype(rows.tokens.dtype), lengths=lengths.astype(rows.lengths.dtype))
-    save([shorter], folder, "train", SIZE)
-    return folder
-
-
 ALIKE = {"train_tokens": 1920, "batch_tokens": 192}
 """Ten steps of eight rows of 24 tokens."""
 
@@ -55,7 +45,8 @@ def alike(packed: Path, tmp_path: Path) -> Path:
     """Rows of 24 tokens and 8 of padding: micro-batches of one shape, as each shape takes seconds to trace."""
     rows = load(packed, "train")
     rows = Rows(**{name: array[rows.lengths >= 24] for name, array in rows.arrays.items()})
-    return cut(rows, np.full(len(rows), 24), tmp_path)
+    save([cut(rows, np.full(len(rows), 24))], tmp_path, "train", SIZE)
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)
@@ -217,10 +208,10 @@ def test_graphs_of_two_turns_keep_gradients_of_their_own_and_move_only_these(
 
 
 def test_compiled_without_padding_trains_as_with_it(
-    alike: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
+    packed: Path, pretraining: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = pretraining(budget=ALIKE)
-    _, plain = trained(spec, alike, ON.model_copy(update={"compile": "off"}))
+    spec = pretraining()
+    _, plain = trained(spec, packed, ON.model_copy(update={"compile": "off"}))
     monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: True)
     monkeypatch.setattr("paribus.nn.unpadded.MOST", 2.0)
     computed = set()
@@ -230,7 +221,7 @@ def test_compiled_without_padding_trains_as_with_it(
         return aot_eager(graph, inputs)
 
     monkeypatch.setattr(passes, "BACKEND", backend)
-    module, compiled = trained(spec, alike, ON)
+    module, compiled = trained(spec, packed, ON)
     assert module.passes.how == "on" and "index_copy" in computed
     assert compiled == pytest.approx(plain, abs=1e-5)
 
@@ -241,7 +232,7 @@ def test_however_much_padding_is_left_out_it_is_compiled_once(
     monkeypatch.setattr("paribus.nn.encoder.halved", lambda device: True)
     monkeypatch.setattr("paribus.objectives.loader._up", lambda number, step: -(-number // 8) * 8)
     full = random_rows(32, SIZE)
-    cut(full, np.random.default_rng(0).integers(4, 24, len(full)), tmp_path)
+    save([cut(full, np.random.default_rng(0).integers(4, 24, len(full)))], tmp_path, "train", SIZE)
     kept = set()
     monkeypatch.setattr(Micro, "vary", lambda micro, vary=Micro.vary: kept.add(len(micro.kept_N)) or vary(micro))
     module, _ = trained(pretraining(), tmp_path, ON.model_copy(update={"micro_batch_rows": 32}))

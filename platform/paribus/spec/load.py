@@ -52,6 +52,7 @@ class _Loader(_Repaired, yaml.SafeLoader):
     """Of what it refuses it says which character it is."""
 
 
+# mypy follows no base that is chosen when it runs.
 class _FastLoader(_Repaired, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """libyaml, where PyYAML was built with it: a plan reads dozens of files, and this takes a seventh of the time."""
 
