@@ -39,7 +39,7 @@ def test_every_row_of_the_table_of_benchmarks_can_be_had_and_has_its_peers(scrip
         assert family_of(sized(base, scale, changes, batch).encoder, False) in ("bert", "deberta-v2")
 
 
-OTHERS = "curves-", "finetune-", "seeds-", "together-"
+OTHERS = "curves-", "finetune-", "runs-", "seeds-", "together-"
 STEPS = [file for file in sorted(BENCHMARKS.glob("*/*.json")) if not file.stem.startswith(OTHERS)]
 
 
@@ -98,6 +98,6 @@ def test_fine_tuning_is_timed_in_both_ways(script: Script, tmp_path: Path) -> No
 def test_whole_runs_are_counted_after_the_first_of_each_worker(script: Script, tmp_path: Path) -> None:
     script("runs").main(tmp_path / "runs.json", "debug", [], [("off", 1)], CPU)
     (row,) = json.loads((tmp_path / "runs.json").read_text())["rows"]
-    first, last = row["ends"]
-    assert row["seconds_a_run"] == pytest.approx(last - first) and 0 < first < last
+    (first, last), (began, again) = row["ends"], row["first_steps"]
+    assert row["seconds_a_run"] == pytest.approx(last - first) and 0 < began < first < again < last
     assert [stage["kind"] for stage in row["stages"]] == ["pretrain", "evaluate"] * 2
