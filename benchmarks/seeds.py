@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from paribus.bench.devices import random_rows
 from paribus.bench.train import WARM_UP, head, long, name_of, refuse_unwritable, sized
@@ -27,11 +28,13 @@ from paribus.objectives.batch import Micro
 from paribus.objectives.mlm import Mlm
 from paribus.objectives.pretrain import prepare
 from paribus.spec.run import Run, Runtime
-from paribus.train.fit import attention, device
+from paribus.train.fit import device
 from paribus.train.passes import Passes
 from paribus.train.ranks import ALONE
 
 Inputs = tuple[Tensor, ...]
+# Kernels of attention that can be compiled within vmap: cuDNN's cannot.
+WITHIN_VMAP = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Seed(nn.Module):
@@ -180,13 +183,13 @@ def main(file: Path, run: Run, counts: Sequence[int], steps: int, runtime: Runti
         print(f"{way:8} {count:2} {rate:14,.0f} tokens/s {rate / alone:6.2f}  {how}", flush=True)
         file.write_text(json.dumps(found, indent=1) + "\n")
 
-    with attention(runtime):
-        alone = apart(run, max(counts), where, runtime.compile)
-        add("alone", 1, alone[:1])
-        for count in counts:
-            add("streams", count, alone[:count])
-        for seed in alone:
-            seed.passes.forget()
+    alone = apart(run, max(counts), where, runtime.compile)
+    add("alone", 1, alone[:1])
+    for count in counts:
+        add("streams", count, alone[:count])
+    for seed in alone:
+        seed.passes.forget()
+    with sdpa_kernel(WITHIN_VMAP):
         for count in counts:
             seeds = batched(run, count, where, runtime.compile)
             add("batched", count, [seeds])
@@ -207,6 +210,6 @@ if __name__ == "__main__":
             sized("bert", given.scale, {"tokenizer.vocabulary_size": 30522}, given.batch),
             given.seeds,
             30,
-            Runtime(compile=given.compile, sdpa="flash"),  # cuDNN's attention cannot be compiled within vmap
+            Runtime(compile=given.compile),
             f"bert@{given.scale}, seeds together",
         )

@@ -130,6 +130,13 @@ def test_a_torch_that_does_not_load_is_one_line(found: Found, monkeypatch: pytes
     assert found()["devices"].said.startswith("torch: ImportError: libcudart.so: no such file; install")
 
 
+def test_workers_that_would_compile_torch_anew_are_a_warning(
+    found: Found, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    assert found()["bytecode"].status == "warning" and "compileall" in found()["bytecode"].said
+
+
 @pytest.mark.parametrize("skew, status", [(0.5, "ok"), (-9.0, "ok"), (3600.0, "warning"), (-11.0, "warning")])
 def test_clocks_that_differ_are_a_warning(skew: float, status: str) -> None:
     assert judge_clock(skew)[0] == status

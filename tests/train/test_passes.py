@@ -181,6 +181,25 @@ def test_a_capture_that_fails_says_what_went_wrong_in_it(monkeypatch: pytest.Mon
     assert gc.isenabled()
 
 
+def test_nobody_looks_for_garbage_while_steps_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[bool] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        looked.append(gc.isenabled())
+        return aot_eager(graph, inputs)
+
+    module = torch.nn.Linear(4, 4)
+
+    def compute(x: torch.Tensor) -> Any:
+        return module(x).sum(), {}
+
+    monkeypatch.setattr(passes, "BACKEND", backend)
+    made = passes.Passes(module)
+    made.how = "on"
+    made(compute, torch.ones(1, 4))
+    assert looked == [False] and gc.isenabled()
+
+
 class Replaying(pl.Callback):
     """From the second step on; the first has been told that there is no GPU."""
 

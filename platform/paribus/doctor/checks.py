@@ -2,6 +2,7 @@
 
 import fcntl
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -99,6 +100,15 @@ def _packages(project: Project, store: Store) -> tuple[Status, str]:
         shown = ", ".join(other[:4]) + (f" and {len(other) - 4} more" if len(other) > 4 else "")
         return "warning", f"{python}; other versions than tested: {shown}; `pip install -c constraints.txt -e .`"
     return "ok", f"{python}, all packages as in constraints.txt"
+
+
+def _bytecode(project: Project, store: Store) -> tuple[Status, str]:
+    torch = importlib.util.find_spec("torch")  # loads nothing
+    if torch is None or torch.origin is None or Path(importlib.util.cache_from_source(torch.origin)).is_file():
+        return "ok", "kept"
+    folder = Path(torch.origin).parents[1]
+    said = f"none of torch's is kept, so every worker compiles it anew, for seconds; `python -m compileall -q {folder}`"
+    return "warning", said
 
 
 # Every GPU computes something: a torch built without its architecture says so only then.
@@ -366,6 +376,6 @@ def _elsewhere(store: Store) -> str:
 
 
 CHECKS: tuple[Callable[[Project, Store], tuple[Status, str]], ...] = (
-    *(_packages, _devices, _variables, _disk, _renames, _locks, _syncs, _clock, _letter_case, _leftovers),
+    *(_packages, _devices, _bytecode, _variables, _disk, _renames, _locks, _syncs, _clock, _letter_case, _leftovers),
     *(_queues, _mlflow, _slurm),
 )

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paribus.data.vocabulary import PAD
 from paribus.nn.unpadded import Padding, Unpadded, without
+from paribus.train.passes import compiler
 from paribus.train.tensors import Moved, Tensors
 
 IGNORED = -100
@@ -147,11 +148,9 @@ class Micro(Tensors):
 
     def vary(self) -> None:
         """Tell the compiler that there are others of this shape but for N and S: one graph shall do for all of them."""
-        import torch._dynamo  # takes its time, and is seldom asked for
-
         for tensor in (self.kept_N, self.starts_S):
             if tensor is not None:
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+                compiler().maybe_mark_dynamic(tensor, 0)
 
 
 @dataclass(frozen=True)

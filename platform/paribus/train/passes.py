@@ -6,8 +6,9 @@ compiled backward pass that fails after others of it did not.
 
 import gc
 import sys
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,29 @@ ORDINARY = 2
 SHAPES = 64
 """Kinds of micro-batches, of all runs of a process, that are compiled before it is given up; and those of one run that
 are captured."""
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Nobody looks for garbage meanwhile."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@cache
+def compiler() -> Any:
+    """torch._dynamo, which takes seconds to import, and is seldom asked for.
+
+    Importing and compiling make many objects and little garbage: to look for some meanwhile takes up to a fifth longer.
+    """
+    with _uncollected():
+        import torch._dynamo
+    return torch._dynamo
 
 
 class Passes:
@@ -80,16 +104,14 @@ class Passes:
 
     def _compile(self, compute: Callable[..., Parts], inputs: tuple[Any, ...]) -> None:
         """Compile, and try both passes on `inputs`, which moves nothing."""
-        import torch._dynamo  # takes its time, and is seldom asked for
-
-        torch._dynamo.config.recompile_limit = SHAPES
+        compiler().config.recompile_limit = SHAPES
         self._compiled[compute] = torch.compile(compute, fullgraph=True, dynamic=False, backend=BACKEND)
         device = self.parameters[0].device
         if self.how == "graphs" and device.type != "cuda":
             self._settle("on", f"needs a GPU, found {device.type}")
         gradients = [parameter.grad for parameter in self.parameters]
         _put(self.parameters, None)
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with _uncollected(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
                 self._compiled[compute](*inputs)[0].backward()  # type: ignore[no-untyped-call]
             except torch.OutOfMemoryError:
@@ -172,14 +194,13 @@ class Graph:
         self._inputs = [leaf.clone() for leaf in leaves]
         self._graph = torch.cuda.CUDAGraph()
         cached = torch.is_autocast_cache_enabled()
-        collected = gc.isenabled()
         torch.clear_autocast_cache()
         torch.set_autocast_cache_enabled(False)
-        gc.disable()  # what an earlier training left, graphs too, is not to be freed in the middle of a capture
         failed: Exception | None = None
         try:
-            # Batches are made, and pinned, in another thread meanwhile.
-            with torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            # Batches are made, and pinned, in another thread meanwhile. What an earlier training left, graphs too,
+            # must not be freed in the middle of a capture.
+            with _uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
                 try:
                     self._parts = _backward(*compute(*structure.unflatten(self._inputs)))
                 except Exception as error:
@@ -189,8 +210,6 @@ class Graph:
             raise failed or ended from None
         finally:
             torch.set_autocast_cache_enabled(cached)
-            if collected:
-                gc.enable()
 
     def __call__(self, leaves: list[Tensor]) -> dict[str, Tensor]:
         for mine, given in zip(self._inputs, leaves, strict=True):
