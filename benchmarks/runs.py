@@ -4,7 +4,8 @@ Static and dynamic masking of the base `bert`: a pretraining, its evaluation and
 A way is how steps are computed (`--compile`) and how many workers share the device. Corpus and tasks are prepared
 before; each way has a copy of the store they are in, a command of its own, and two runs a worker. The first ones load
 and compile: what is counted is from the end of as many runs as there are workers to the end of the last, when they are
-about as far as each other. Also told: when the first optimizer step of each pretraining had ended.
+about as far as each other. Also told: when the curve of each pretraining had its first reading, of a 200th of its
+steps.
 """
 
 import argparse
@@ -78,12 +79,12 @@ def measure(home: Path, scale: str, how: str, workers: int, where: str) -> dict[
     ends = sorted(max(record["finished"] for record in records) - began for records in runs)
     made = {record["key"]: record for records in runs for record in records if record["kind"] in TIMED}
     kept = ("key", "kind", "started", "finished", "seconds", "compile", "shared_with")
-    first_steps = sorted(store.curve(key)[0]["time"] - began for key in made if made[key]["kind"] == "pretrain")
+    first_readings = sorted(store.curve(key)[0]["time"] - began for key in made if made[key]["kind"] == "pretrain")
     return {
         "compile": how,
         "workers": workers,
         "began": began,
-        "first_steps": first_steps,
+        "first_readings": first_readings,
         "ends": ends,
         "seconds_a_run": (ends[-1] - ends[workers - 1]) / (len(ends) - workers),
         "stages": [{name: record[name] for name in kept if name in record} for record in made.values()],
@@ -108,7 +109,7 @@ def main(file: Path, scale: str, tasks: Sequence[str], ways: Sequence[tuple[str,
                 f"--compile {how:6} {workers:2} at once: {row['seconds_a_run']:7.1f} s a run, "
                 f"{3600 / row['seconds_a_run']:7.1f} an hour, {row['ratio']:5.2f}; "
                 f"the first {workers} after {row['ends'][workers - 1]:.1f} s, "
-                f"their first steps after {row['first_steps'][workers - 1]:.1f}",
+                f"their first readings after {row['first_readings'][workers - 1]:.1f}",
                 flush=True,
             )
 

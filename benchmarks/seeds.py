@@ -33,7 +33,7 @@ from paribus.train.passes import Passes
 from paribus.train.ranks import ALONE
 
 Inputs = tuple[Tensor, ...]
-# Kernels of attention that can be compiled within vmap: cuDNN's cannot.
+# Kernels of attention that can be compiled within vmap, which cuDNN's cannot: all ways are given these.
 WITHIN_VMAP = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -174,7 +174,7 @@ def main(file: Path, run: Run, counts: Sequence[int], steps: int, runtime: Runti
     where, batch = device(runtime), run.budget.batch_tokens
     rows: list[dict[str, Any]] = []
     found = {**head(title), "device": name_of(where), "runtime": runtime.model_dump(mode="json"), "steps": steps}
-    found |= {"run": run.model_dump(mode="json"), "rows": rows}
+    found |= {"attention": [kernel.name for kernel in WITHIN_VMAP], "run": run.model_dump(mode="json"), "rows": rows}
 
     def add(way: str, count: int, seeds: Sequence[Trained]) -> None:
         rate, how = count * batch / time_steps(seeds, steps, where), seeds[0].passes.how
@@ -183,13 +183,13 @@ def main(file: Path, run: Run, counts: Sequence[int], steps: int, runtime: Runti
         print(f"{way:8} {count:2} {rate:14,.0f} tokens/s {rate / alone:6.2f}  {how}", flush=True)
         file.write_text(json.dumps(found, indent=1) + "\n")
 
-    alone = apart(run, max(counts), where, runtime.compile)
-    add("alone", 1, alone[:1])
-    for count in counts:
-        add("streams", count, alone[:count])
-    for seed in alone:
-        seed.passes.forget()
     with sdpa_kernel(WITHIN_VMAP):
+        alone = apart(run, max(counts), where, runtime.compile)
+        add("alone", 1, alone[:1])
+        for count in counts:
+            add("streams", count, alone[:count])
+        for seed in alone:
+            seed.passes.forget()
         for count in counts:
             seeds = batched(run, count, where, runtime.compile)
             add("batched", count, [seeds])

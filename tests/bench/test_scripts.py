@@ -98,6 +98,6 @@ def test_fine_tuning_is_timed_in_both_ways(script: Script, tmp_path: Path) -> No
 def test_whole_runs_are_counted_after_the_first_of_each_worker(script: Script, tmp_path: Path) -> None:
     script("runs").main(tmp_path / "runs.json", "debug", [], [("off", 1)], CPU)
     (row,) = json.loads((tmp_path / "runs.json").read_text())["rows"]
-    (first, last), (began, again) = row["ends"], row["first_steps"]
+    (first, last), (began, again) = row["ends"], row["first_readings"]
     assert row["seconds_a_run"] == pytest.approx(last - first) and 0 < began < first < again < last
     assert [stage["kind"] for stage in row["stages"]] == ["pretrain", "evaluate"] * 2

@@ -3,6 +3,7 @@
 import fcntl
 import http.server
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -54,7 +55,7 @@ def found(store: Store, monkeypatch: pytest.MonkeyPatch) -> Found:
 def test_a_good_machine_is_ok_and_nothing_is_left_behind(found: Found, store: Store) -> None:
     before = sorted(store.root.rglob("*"))
     told = found("file:elsewhere")
-    told = {name: check for name, check in told.items() if name not in ("packages", "disk", "slurm")}
+    told = {name: check for name, check in told.items() if name not in ("packages", "bytecode", "disk", "slurm")}
     assert {check.status for check in told.values()} == {"ok"}, told
     assert sorted(store.root.rglob("*")) == before
 
@@ -135,6 +136,12 @@ def test_workers_that_would_compile_torch_anew_are_a_warning(
 ) -> None:
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     assert found()["bytecode"].status == "warning" and "compileall" in found()["bytecode"].said
+    spec = importlib.util.find_spec("torch")
+    assert spec and spec.origin
+    compiled = Path(importlib.util.cache_from_source(spec.origin))
+    compiled.parent.mkdir(parents=True)
+    compiled.touch()
+    assert found()["bytecode"].status == "ok"
 
 
 @pytest.mark.parametrize("skew, status", [(0.5, "ok"), (-9.0, "ok"), (3600.0, "warning"), (-11.0, "warning")])

@@ -181,7 +181,7 @@ def test_a_capture_that_fails_says_what_went_wrong_in_it(monkeypatch: pytest.Mon
     assert gc.isenabled()
 
 
-def test_nobody_looks_for_garbage_while_steps_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_first_compiled_without_garbage_collection(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[bool] = []
 
     def backend(graph: Any, inputs: Any) -> Any:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import sqlite3
 import subprocess
@@ -103,12 +104,18 @@ def _packages(project: Project, store: Store) -> tuple[Status, str]:
 
 
 def _bytecode(project: Project, store: Store) -> tuple[Status, str]:
-    torch = importlib.util.find_spec("torch")  # loads nothing
-    if torch is None or torch.origin is None or Path(importlib.util.cache_from_source(torch.origin)).is_file():
-        return "ok", "kept"
-    folder = Path(torch.origin).parents[1]
-    said = f"none of torch's is kept, so every worker compiles it anew, for seconds; `python -m compileall -q {folder}`"
-    return "warning", said
+    try:
+        torch = importlib.util.find_spec("torch")  # loads nothing
+        if torch is None or torch.origin is None:
+            return "warning", "torch is not installed"
+        if Path(importlib.util.cache_from_source(torch.origin)).is_file():
+            return "ok", "torch's is kept"
+    except (NotImplementedError, ValueError):  # a Python that keeps none, a torch that came another way
+        return "ok", "not known"
+    command = shlex.join([sys.executable, "-m", "compileall", "-q", str(Path(torch.origin).parents[1])])
+    why = "none of torch's is kept, so every worker compiles it anew, for seconds"
+    where = "where that folder is read-only, set PYTHONPYCACHEPREFIX and unset PYTHONDONTWRITEBYTECODE"
+    return "warning", f"{why}; `{command}`, or {where}"
 
 
 # Every GPU computes something: a torch built without its architecture says so only then.

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from paribus.data.vocabulary import PAD
+from paribus.nn.compiler import compiler
 from paribus.nn.unpadded import Padding, Unpadded, without
-from paribus.train.passes import compiler
 from paribus.train.tensors import Moved, Tensors
 
 IGNORED = -100

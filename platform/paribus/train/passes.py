@@ -4,16 +4,16 @@ What cannot be had is said once on standard error, and the next best is done: a 
 compiled backward pass that fails after others of it did not.
 """
 
-import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import cache, cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
+
+from paribus.nn.compiler import compiler, uncollected
 
 How = Literal["off", "on", "graphs"]
 Parts = tuple[Tensor, dict[str, Tensor]]
@@ -25,29 +25,6 @@ ORDINARY = 2
 SHAPES = 64
 """Kinds of micro-batches, of all runs of a process, that are compiled before it is given up; and those of one run that
 are captured."""
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Nobody looks for garbage meanwhile."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-@cache
-def compiler() -> Any:
-    """torch._dynamo, which takes seconds to import, and is seldom asked for.
-
-    Importing and compiling make many objects and little garbage: to look for some meanwhile takes up to a fifth longer.
-    """
-    with _uncollected():
-        import torch._dynamo
-    return torch._dynamo
 
 
 class Passes:
@@ -111,7 +88,7 @@ class Passes:
             self._settle("on", f"needs a GPU, found {device.type}")
         gradients = [parameter.grad for parameter in self.parameters]
         _put(self.parameters, None)
-        with _uncollected(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with uncollected(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             try:
                 self._compiled[compute](*inputs)[0].backward()  # type: ignore[no-untyped-call]
             except torch.OutOfMemoryError:
@@ -200,7 +177,7 @@ class Graph:
         try:
             # Batches are made, and pinned, in another thread meanwhile. What an earlier training left, graphs too,
             # must not be freed in the middle of a capture.
-            with _uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
+            with uncollected(), torch.cuda.graph(self._graph, pool=pool, capture_error_mode="thread_local"):
                 try:
                     self._parts = _backward(*compute(*structure.unflatten(self._inputs)))
                 except Exception as error:
