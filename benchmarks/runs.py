@@ -79,12 +79,12 @@ def measure(home: Path, scale: str, how: str, workers: int, where: str) -> dict[
     ends = sorted(max(record["finished"] for record in records) - began for records in runs)
     made = {record["key"]: record for records in runs for record in records if record["kind"] in TIMED}
     kept = ("key", "kind", "started", "finished", "seconds", "compile", "shared_with")
-    first_readings = sorted(store.curve(key)[0]["time"] - began for key in made if made[key]["kind"] == "pretrain")
+    trained = [key for key, record in made.items() if record["kind"] == "pretrain"]
     return {
         "compile": how,
         "workers": workers,
         "began": began,
-        "first_readings": first_readings,
+        "first_readings": sorted(store.curve(key)[0]["time"] - began for key in trained),
         "ends": ends,
         "seconds_a_run": (ends[-1] - ends[workers - 1]) / (len(ends) - workers),
         "stages": [{name: record[name] for name in kept if name in record} for record in made.values()],

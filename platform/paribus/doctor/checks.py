@@ -110,7 +110,9 @@ def _bytecode(project: Project, store: Store) -> tuple[Status, str]:
             return "warning", "torch is not installed"
         if Path(importlib.util.cache_from_source(torch.origin)).is_file():
             return "ok", "torch's is kept"
-    except (NotImplementedError, ValueError):  # a Python that keeps none, a torch that came another way
+    except NotImplementedError:  # of a Python that was built to keep none
+        return "ok", "this Python keeps none at all"
+    except ValueError:  # of a torch that was loaded before, and does not say from where
         return "ok", "not known"
     command = shlex.join([sys.executable, "-m", "compileall", "-q", str(Path(torch.origin).parents[1])])
     why = "none of torch's is kept, so every worker compiles it anew, for seconds"
